@@ -1,18 +1,21 @@
 """Do `compare`, `tune` and `retrain` choose well?
 
-    python -m benchmarks.choose [--stage compare,tune,retrain] [--models WORDS] [--png FILE]
-        [--write]
+    python -m benchmarks.choose [--stage compare,tune,retrain] [--models WORDS] [--rows FILE]
+        [--png FILE] [--write]
 
 compare: the ImageNet classifiers on 600 pictures at one and two threads, three budgets answered,
-and beside them the figures of `eval` and `bench` run alone. tune: on five models against an
-exhaustive sweep, in which every setting is measured at the length of a finalist; how long each
-takes. retrain: EfficientNet-Lite0 for CIFAR-10's classes from a thousand pictures, judged also by
-LiteRT on pictures of the test set, and YAMNet for ESC-10.
+and beside them the figures of `eval` and `bench` run alone. tune: against an exhaustive sweep that
+can judge it, `bench --sweep --min-secs 4 --warmup-secs 0.3`; how long each takes when the code of
+all settings was compiled before. --models and --rows measure one model at a time, minutes each:
+rows are kept in the file, and the table has all of them. retrain: EfficientNet-Lite0 for CIFAR-10's
+classes from a thousand pictures, judged also by LiteRT on pictures of the test set, and YAMNet for
+ESC-10.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import wave
@@ -26,12 +29,11 @@ from PIL import Image
 
 import sanderling
 from sanderling.choose import compare_report
-from sanderling.choose import tune as tuning
 from sanderling.choose.candidates import Budgets, Candidate, answer
 from sanderling.choose.compare import Compared
 from sanderling.choose.retrain import Retrained
-from sanderling.evaluate.evaluation import evaluate_task
 from sanderling.evaluate.paired_statistics import wilson
+from sanderling.evaluate.running.evaluation import evaluate_task
 from sanderling.ir import Array
 from sanderling.measure.bench import Bench, bench, ratio
 from sanderling.measure.machine import machine_line
@@ -42,7 +44,7 @@ from .common import SHARED, model_paths, table, write_section
 from .evaluate import CLASSIFIERS, FOLDER, interpreter, task_for
 
 TUNED = ("coral_mobilenet_v1_0.25_128_quant,coral_tf2_mobilenet_v2,mlperftiny_resnet8_cifar10_f32,"
-         "openwakeword_embedding,efficientnet_lite0")  # fmt: skip
+         "openwakeword_embedding,efficientnet_lite0,squeezenet,resnet20_cifar10_f32")  # fmt: skip
 BUDGETS = {
     "--max-latency 1ms": Budgets(max_latency=1e-3),
     "--max-size 5MB --min-accuracy 80%": Budgets(max_size=5_000_000, min_accuracy=0.8),
@@ -116,32 +118,30 @@ def _again(candidate: Candidate, single: Bench) -> float:
 # -- tune -----------------------------------------------------------------------------------------
 
 
-def tuned(words: str) -> str:
-    rows = [_tuned(path) for path in model_paths([], words or TUNED)]
+def tuned(words: str, kept: Path | None) -> str:
+    rows: dict[str, list[str]] = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    for path in model_paths([], words or TUNED):
+        rows[path.stem] = _tuned(path)
+        if kept:
+            kept.write_text(json.dumps(rows, indent=1))
     header = ["model", "settings", "tune chose", "best of the sweep", "chosen / best",
               "tune, s", "sweep, s", "share"]  # fmt: skip
-    return table(header, rows)
+    return table(header, [rows[name] for name in sorted(rows)])
 
 
-def _tuned(path: Path) -> tuple[str, ...]:
-    begin = time.perf_counter()
+def _tuned(path: Path) -> list[str]:
     with progress() as show:
+        # Neither pays for compiling: who comes first would pay for both.
+        bench(path, sweep=True, launches=1, runs=1, min_secs=0, warmup_secs=0, progress=show)
+        begin = time.perf_counter()
         found = sanderling.tune(path, progress=show)
         middle = time.perf_counter()
-        swept = bench(
-            path,
-            sweep=True,
-            launches=tuning.LAUNCHES,
-            min_secs=4.0,
-            max_secs=16.0,
-            warmup_secs=0.3,
-            progress=show,
-        )
+        swept = bench(path, sweep=True, min_secs=4, warmup_secs=0.3, progress=show)
     took = middle - begin, time.perf_counter() - middle
     sound = [r for r in swept.results if r.rounds and r.setting.name not in found.refused]
     best = min(sound, key=lambda r: r.measured.median)
     chosen = next(r for r in sound if r.setting.name == found.chosen.setting.name)
-    return (
+    return [
         path.stem,
         str(len(swept.results)),
         chosen.setting.name,
@@ -150,7 +150,7 @@ def _tuned(path: Path) -> tuple[str, ...]:
         f"{took[0]:.0f}",
         f"{took[1]:.0f}",
         f"{took[0] / took[1]:.2f}",
-    )
+    ]
 
 
 def _over(chosen: Result, best: Result) -> str:
@@ -297,10 +297,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--stage", default=",".join(HEADINGS))
     parser.add_argument("--models", default="", help="words of the models that are tuned")
+    parser.add_argument("--rows", type=Path, help="a file that keeps the rows of tune")
     parser.add_argument("--png", default="", help="the file for the graphs of compare")
     parser.add_argument("--write", action="store_true", help="put the tables into RESULTS.md")
     args = parser.parse_args()
-    stages = {"compare": lambda: compare(args.png), "tune": lambda: tuned(args.models),
+    stages = {"compare": lambda: compare(args.png), "tune": lambda: tuned(args.models, args.rows),
               "retrain": retrained}  # fmt: skip
     for name in args.stage.split(","):
         text = stages[name]()

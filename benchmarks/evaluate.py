@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 
 from sanderling import load
-from sanderling.evaluate.evaluation import Evaluation, evaluate_task
-from sanderling.evaluate.imagenet import ImageNet
+from sanderling.evaluate.running.evaluation import Evaluation, evaluate_task
 from sanderling.evaluate.task import Ports, Sample
+from sanderling.evaluate.tasks.imagenet import ImageNet
 from sanderling.ir import Array
 from sanderling.measure.machine import machine_line
 

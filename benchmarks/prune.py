@@ -28,11 +28,11 @@ import numpy as np
 import torch
 
 from sanderling import Schedule, load
+from sanderling.evaluate.images.preprocess import PRESETS
 from sanderling.evaluate.paired_statistics import paired
-from sanderling.evaluate.preprocess import PRESETS
 from sanderling.ir import Array, Model
 from sanderling.measure.machine import machine_line
-from sanderling.optimize.latency import compare_latency
+from sanderling.optimize.judging.latency import compare_latency
 from sanderling.training.prune import prune
 from sanderling.training.report import TrainingReport
 

@@ -29,8 +29,8 @@ import torch.nn.functional as F
 import sanderling
 from sanderling.ir import Array, Model
 from sanderling.measure.machine import machine_line
+from sanderling.optimize.modes.scheme import MODES
 from sanderling.optimize.quantize import quantize
-from sanderling.optimize.scheme import MODES
 from sanderling.training.clusters import Clusters
 from sanderling.training.constraint import Constraint
 from sanderling.training.qat import faithful

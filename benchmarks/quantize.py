@@ -28,17 +28,17 @@ from typing import Any
 import numpy as np
 
 from sanderling import load, save
+from sanderling.evaluate.images.preprocess import PRESETS
 from sanderling.evaluate.paired_statistics import paired, snr
-from sanderling.evaluate.preprocess import PRESETS
 from sanderling.ir import Array, Model, Signature
 from sanderling.measure.machine import machine_line
-from sanderling.optimize.canonical import canonical
-from sanderling.optimize.equalise import regions, trade
-from sanderling.optimize.judge import judged
-from sanderling.optimize.linear import weighted_ops
+from sanderling.optimize.calibration.canonical import canonical
+from sanderling.optimize.correcting.equalise import regions, trade
+from sanderling.optimize.correcting.linear import weighted_ops
+from sanderling.optimize.judging.judge import judged
+from sanderling.optimize.modes.scheme import MODES
 from sanderling.optimize.quantize import quantize
-from sanderling.optimize.scheme import MODES
-from sanderling.optimize.solve import SOFTMAX_REACH
+from sanderling.optimize.writing.solve import SOFTMAX_REACH
 from sanderling.runtime.inputs import dequantize_array, quantize_array
 
 from .common import SHARED, table, write_section

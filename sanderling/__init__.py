@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         TextError,
         UnsupportedError,
     )
-    from .evaluate.coco import evaluate_results
-    from .evaluate.diff import diff
-    from .evaluate.evaluation import compare_evaluations, evaluate_task
+    from .evaluate.differences.diff import diff
+    from .evaluate.running.evaluation import compare_evaluations, evaluate_task
     from .evaluate.task import Prepared, Sample, Task, make_task, register_task, setting
+    from .evaluate.tasks.coco import evaluate_results
     from .format import dump, load, save
     from .ir import DType, Graph, Model, Op, Quant, Signature, Tensor
     from .ir.text import from_text, to_text
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from .measure.profiling import profile
     from .measure.trace_insights import insights
     from .ops import OPS, Spec, register_custom
+    from .optimize.calibration.samples import read_samples
+    from .optimize.judging.report import Report
+    from .optimize.judging.target import Target, TargetMissedError
+    from .optimize.modes.recipe import Choice
     from .optimize.quantize import quantize
-    from .optimize.recipe import Choice
-    from .optimize.report import Report
-    from .optimize.samples import read_samples
     from .optimize.suggest import suggest
-    from .optimize.target import Target, TargetMissedError
     from .rewrites.answers import compare_answers
     from .rewrites.driver import Rewritten, rewrite
     from .rewrites.simplified import simplify
@@ -86,9 +86,9 @@ _HOMES = {
     "errors": "BusyError DelegateError FallbackWarning FormatWarning InputError IsolatedError "
               "MissingExtraError ModelError SanderlingError TextError UnsupportedError",
     "runtime.inputs": "dequantize_array quantize_array",
-    "evaluate.coco": "evaluate_results",
-    "evaluate.diff": "diff",
-    "evaluate.evaluation": "compare_evaluations evaluate_task",
+    "evaluate.tasks.coco": "evaluate_results",
+    "evaluate.differences.diff": "diff",
+    "evaluate.running.evaluation": "compare_evaluations evaluate_task",
     "evaluate.task": "Prepared Sample Task make_task register_task setting",
     "format": "dump load save",
     "ir": "DType Graph Model Op Quant Signature Tensor",
@@ -102,12 +102,12 @@ _HOMES = {
     "measure.profiling": "profile",
     "measure.model_trace": "trace_model",
     "ops": "OPS Spec register_custom",
-    "optimize.samples": "read_samples",
+    "optimize.calibration.samples": "read_samples",
     "optimize.quantize": "quantize",
-    "optimize.recipe": "Choice",
-    "optimize.report": "Report",
+    "optimize.modes.recipe": "Choice",
+    "optimize.judging.report": "Report",
     "optimize.suggest": "suggest",
-    "optimize.target": "Target TargetMissedError",
+    "optimize.judging.target": "Target TargetMissedError",
     "rewrites.answers": "compare_answers",
     "rewrites.driver": "Rewritten rewrite",
     "rewrites.simplified": "simplify",

@@ -52,8 +52,8 @@ def wrong() -> Iterator[Callable[..., None]]:
 def uncompiled() -> Iterator[None]:
     """Quantisation by the definitions: the tests' small models would be compiled longer than they
     run."""
-    from sanderling.optimize.calibrate import Observer
-    from sanderling.optimize.probe import Probe
+    from sanderling.optimize.calibration.calibrate import Observer
+    from sanderling.optimize.correcting.probe import Probe
 
     with pytest.MonkeyPatch.context() as patch:
         for kind in (Observer, Probe):

@@ -14,13 +14,18 @@ from threadpoolctl import threadpool_info
 from sanderling import dump
 from sanderling.errors import InputError, ModelError
 from sanderling.ir import Array, DType, Graph, Model, Op, Signature
-from sanderling.optimize import calibrate as module
-from sanderling.optimize.calibrate import Observer, Statistics, calibrate, sample_statistics
-from sanderling.optimize.calibrated import DataWarning
-from sanderling.optimize.parallel import in_parallel, one_thread_each
+from sanderling.optimize.calibration import calibrate as module
+from sanderling.optimize.calibration.calibrate import (
+    Observer,
+    Statistics,
+    calibrate,
+    sample_statistics,
+)
+from sanderling.optimize.calibration.ranges import METHODS
+from sanderling.optimize.correcting.calibrated import DataWarning
+from sanderling.optimize.correcting.parallel import in_parallel, one_thread_each
+from sanderling.optimize.modes.scheme import Grid
 from sanderling.optimize.quantize import quantize
-from sanderling.optimize.ranges import METHODS
-from sanderling.optimize.scheme import Grid
 
 from .support.mobile_net import mobile, samples
 

@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 
 from sanderling import errors, save
 from sanderling.cli.app import app
-from sanderling.evaluate.average_precision import THRESHOLDS
-from sanderling.evaluate.coco import evaluate_results
-from sanderling.evaluate.coco_metrics import ENGINES, Truth, evaluate_official, summary
+from sanderling.evaluate.tasks.average_precision import THRESHOLDS
+from sanderling.evaluate.tasks.coco import evaluate_results
+from sanderling.evaluate.tasks.coco_metrics import ENGINES, Truth, evaluate_official, summary
 from sanderling.ir import DType, Graph, Model
 
 from .support import shared_models

@@ -11,15 +11,22 @@ import numpy as np
 import pytest
 
 from sanderling import errors, load
-from sanderling.evaluate import detection
-from sanderling.evaluate.average_precision import THRESHOLDS, simple_average_precision
 from sanderling.evaluate.bootstrap import Curves, compared
-from sanderling.evaluate.categories import LabelFile, map_classes
-from sanderling.evaluate.coco import Coco
-from sanderling.evaluate.coco_metrics import Truth, evaluate_official
-from sanderling.evaluate.detection import BoxLimits, Candidates, Scene, find_head, select, unplace
-from sanderling.evaluate.preprocess import Frame, Letterbox
+from sanderling.evaluate.images.preprocess import Frame, Letterbox
 from sanderling.evaluate.task import Ports
+from sanderling.evaluate.tasks import detection
+from sanderling.evaluate.tasks.average_precision import THRESHOLDS, simple_average_precision
+from sanderling.evaluate.tasks.categories import LabelFile, map_classes
+from sanderling.evaluate.tasks.coco import Coco
+from sanderling.evaluate.tasks.coco_metrics import Truth, evaluate_official
+from sanderling.evaluate.tasks.detection import (
+    BoxLimits,
+    Candidates,
+    Scene,
+    find_head,
+    select,
+    unplace,
+)
 from sanderling.ir import Array, DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
 

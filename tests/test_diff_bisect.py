@@ -12,7 +12,7 @@ import pytest
 
 import sanderling
 from sanderling import diff
-from sanderling.evaluate.bisection import minimal
+from sanderling.evaluate.differences.bisection import minimal
 from sanderling.ir import Graph
 
 from .conformance.cases import CASES
@@ -243,6 +243,6 @@ def test_an_interrupted_search_keeps_what_was_compared(monkeypatch: pytest.Monke
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sanderling.evaluate.diff.bisect_layers", stop)
+    monkeypatch.setattr("sanderling.evaluate.differences.diff.bisect_layers", stop)
     result = call(F32, INT8, *BY_DEFINITION, "--runs", 2, "--bisect", status=130)
     assert "Num evaluation runs: 2\n" in result.stdout and "interrupted" in result.stderr

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sanderling import Model, Quant, diff, load
-from sanderling.evaluate.diff_inputs import couple, gaussian, translated
+from sanderling.evaluate.differences.diff_inputs import couple, gaussian, translated
 from sanderling.evaluate.error_measures import ErrorLimits, Tally, TopTally
-from sanderling.evaluate.preprocess import load_pipeline
+from sanderling.evaluate.images.preprocess import load_pipeline
 from sanderling.ir import DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sanderling import Model, Quant, diff, save
-from sanderling.evaluate.tensor_matching import match, name_pieces
+from sanderling.evaluate.differences.tensor_matching import match, name_pieces
 from sanderling.ir import DType, Graph, Tensor
 
 from .conformance.cases_control import const, emit, graph

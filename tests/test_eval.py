@@ -19,17 +19,13 @@ import sanderling
 from sanderling import evaluate_task, make_task
 from sanderling.cli import eval as verb
 from sanderling.errors import InputError
-from sanderling.evaluate import segmentation
-from sanderling.evaluate.engine_runner import Runner
-from sanderling.evaluate.evaluation import Evaluation
-from sanderling.evaluate.imagenet import ImageNet
-from sanderling.evaluate.preprocess import (
-    Normalise,
-    Resize,
-    load_pipeline,
-)
-from sanderling.evaluate.shards import MOST_IN_A_SHARD, cut
+from sanderling.evaluate.images.preprocess import Normalise, Resize, load_pipeline
+from sanderling.evaluate.running.engine_runner import Runner
+from sanderling.evaluate.running.evaluation import Evaluation
+from sanderling.evaluate.running.shards import MOST_IN_A_SHARD, cut
 from sanderling.evaluate.task import PortableTask, Prepared, Sample
+from sanderling.evaluate.tasks import segmentation
+from sanderling.evaluate.tasks.imagenet import ImageNet
 from sanderling.ir import DType, Model, Op, Tensor
 from sanderling.measure.record import Setting
 

@@ -13,13 +13,13 @@ import pytest
 
 from sanderling import evaluate_task
 from sanderling.errors import InputError
-from sanderling.evaluate.classify import top
-from sanderling.evaluate.coco import Coco
-from sanderling.evaluate.evaluation import MOST_THREADS, Evaluation, _ahead
-from sanderling.evaluate.imagenet import ImageNet
-from sanderling.evaluate.prefetch import AHEAD, GROUP, prepared
-from sanderling.evaluate.sample_inputs import TaskError
+from sanderling.evaluate.running.evaluation import MOST_THREADS, Evaluation, _ahead
+from sanderling.evaluate.running.prefetch import AHEAD, GROUP, prepared
+from sanderling.evaluate.running.sample_inputs import TaskError
 from sanderling.evaluate.task import Ports, Prepared, Sample, Task
+from sanderling.evaluate.tasks.classify import top
+from sanderling.evaluate.tasks.coco import Coco
+from sanderling.evaluate.tasks.imagenet import ImageNet
 from sanderling.ir import Array, DType, Tensor
 
 from .support.eval_command import INT8, digit_task, same

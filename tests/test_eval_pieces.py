@@ -15,11 +15,9 @@ import sanderling
 from benchmarks.evaluate import FOLDER, agreement
 from sanderling import evaluate_task, load, make_task
 from sanderling.errors import InputError
-from sanderling.evaluate import paired_statistics, prediction_file
-from sanderling.evaluate.classify import Classification
-from sanderling.evaluate.evaluation import Evaluation, compare_evaluations
-from sanderling.evaluate.pixels import tflite_bilinear
-from sanderling.evaluate.preprocess import (
+from sanderling.evaluate import paired_statistics
+from sanderling.evaluate.images.pixels import tflite_bilinear
+from sanderling.evaluate.images.preprocess import (
     PRESETS,
     Colour,
     Crop,
@@ -30,8 +28,11 @@ from sanderling.evaluate.preprocess import (
     adjusted,
     load_pipeline,
 )
-from sanderling.evaluate.shards import SampleOutcome, Shelf, cut
+from sanderling.evaluate.running import prediction_file
+from sanderling.evaluate.running.evaluation import Evaluation, compare_evaluations
+from sanderling.evaluate.running.shards import SampleOutcome, Shelf, cut
 from sanderling.evaluate.task import Ports, Sample
+from sanderling.evaluate.tasks.classify import Classification
 from sanderling.ir import DType, Op, Quant, Tensor
 
 from .support.eval_command import (

@@ -58,8 +58,19 @@ INNER = {
         "simplified",
         "answers",
     ),
+    # what numbers become; the float model and its samples; codes in the graph; samples that
+    # correct, and corrections; what it costs, and the choice by it
     "optimize": (
-        # what numbers become, and which op gets what
+        "modes",
+        "calibration",
+        "suggest",
+        "writing",
+        "correcting",
+        "judging",
+        "quantize",
+        "model_types",
+    ),
+    "optimize/modes": (
         "scheme",
         "rules",
         "integer_rules",
@@ -67,25 +78,15 @@ INNER = {
         "weights",
         "recurrent",
         "xnnpack",
-        # the float model and its samples
-        "canonical",
-        "suggest",
-        "samples",
-        "calibrate",
-        "nested",
-        "ranges",
-        # codes in the graph
-        "solve",
-        "write",
-        "interface",
-        "apply",
-        # samples that calibrate, judge and correct
+    ),
+    "optimize/calibration": ("canonical", "samples", "calibrate", "nested", "ranges"),
+    "optimize/writing": ("solve", "write", "interface", "apply"),
+    "optimize/correcting": (
         "held_out",
         "parallel",
         "linear",
         "equalise",
         "calibrated",
-        # corrections
         "sequential",
         "adaround",
         "bias_correction",
@@ -93,7 +94,8 @@ INNER = {
         "probe",
         "techniques",
         "corrections",
-        # what it costs, and the choice by it
+    ),
+    "optimize/judging": (
         "judge",
         "selection",
         "local_error",
@@ -104,8 +106,19 @@ INNER = {
         "target",
         "finer",
         "page",
-        "quantize",
-        "model_types",
+    ),
+    "evaluate": (
+        "task",
+        "setting_delegates",
+        "error_measures",
+        "output_kinds",
+        "paired_statistics",
+        "bootstrap",
+        "images",
+        "running",
+        "tasks",
+        "differences",
+        "on_device",
     ),
 }
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -162,28 +175,39 @@ def test_imports_point_down(path: Path) -> None:
         assert below or allowed, f"{path}:{found.line} imports {found.layer}, which stands above"
 
 
-def inner_imports(path: Path) -> Iterator[tuple[str, int]]:
-    """The modules of its own package that a module imports, and where."""
-    package = ("sanderling", *path.relative_to(ROOT).parts[:-1])
+def inner_imports(path: Path, package: str) -> Iterator[tuple[str, int]]:
+    """The modules and rooms of a package that a module in it imports, and where."""
+    own = ("sanderling", *path.relative_to(ROOT).parts[:-1])
+    above = ["sanderling", *package.split("/")]
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            for full in names(node, package):
-                if tuple(full[: len(package)]) == package and len(full) > len(package):
-                    yield full[len(package)], node.lineno
+            for full in names(node, own):
+                if full[: len(above)] == above and len(full) > len(above):
+                    yield full[len(above)], node.lineno
+
+
+def inside(package: str) -> Iterator[tuple[str, Path]]:
+    """The files of a package, each with its module's name or that of the room it lies in."""
+    for path in (ROOT / package).rglob("*.py"):
+        if (name := path.relative_to(ROOT / package).parts[0].removesuffix(".py")) not in TOP:
+            yield name, path
 
 
 @pytest.mark.parametrize("package", INNER)
 def test_inner_imports_point_back(package: str) -> None:
     order = INNER[package]
-    found = {path.stem: path for path in (ROOT / package).glob("*.py") if path.stem not in TOP}
-    assert sorted(found) == sorted(order), "a new module needs its place in the order"
-    for name, path in found.items():
-        for other, line in inner_imports(path):
-            assert other in order[: order.index(name)], f"{path}:{line} imports {other}"
+    names = {name for name, _ in inside(package)}
+    assert sorted(names) == sorted(order), "a new module needs its place in the order"
+    for name, path in inside(package):
+        before = order[: order.index(name) + ((ROOT / package / name).is_dir())]
+        for other, line in inner_imports(path, package):
+            assert other in before, f"{path}:{line} imports {other}"
 
 
 def test_the_reader_of_imports_sees_them() -> None:
-    assert {"apply", "judge"} <= {name for name, _ in inner_imports(ROOT / "optimize/report.py")}
+    report = ROOT / "optimize/judging/report.py"
+    assert {"modes", "writing", "judging"} <= {n for n, _ in inner_imports(report, "optimize")}
+    assert "judge" in {name for name, _ in inner_imports(report, "optimize/judging")}
     seen = {i.layer for i in imports(ROOT / "runtime" / "session.py")}
     assert {"errors", "config", "ir", "ops", "runtime"} <= seen
     lazy = [i for i in imports(ROOT / "ir" / "graph.py") if i.lazy]

@@ -22,9 +22,9 @@ from sanderling.delegates.cpu.isa.targets import (
 )
 from sanderling.delegates.cpu.kernels.vision import image_input
 from sanderling.delegates.cpu.runtime.image import Loaded
-from sanderling.evaluate import pillow_memory, pixels
-from sanderling.evaluate.pixels import PixelFinish, finished, read_pixels, tflite_bilinear
-from sanderling.evaluate.preprocess import (
+from sanderling.evaluate.images import pillow_memory, pixels
+from sanderling.evaluate.images.pixels import PixelFinish, finished, read_pixels, tflite_bilinear
+from sanderling.evaluate.images.preprocess import (
     PRESETS,
     Colour,
     Crop,

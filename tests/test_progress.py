@@ -16,7 +16,7 @@ import pytest
 
 from sanderling import progress, quantize
 from sanderling.ir import Array
-from sanderling.optimize.calibrate import calibrate
+from sanderling.optimize.calibration.calibrate import calibrate
 from sanderling.progress import Estimate, _LastReport, duration
 
 from .support.command_line import call

@@ -16,7 +16,7 @@ import pytest
 import sanderling
 from sanderling.errors import InputError
 from sanderling.ir import Array, DType, Graph, Model, Signature
-from sanderling.optimize.integer_rules import broken
+from sanderling.optimize.modes.integer_rules import broken
 from tests.support.command_line import call
 from tests.support.cpu_conformance import run
 

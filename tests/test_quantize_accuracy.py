@@ -12,23 +12,23 @@ import pytest
 from sanderling import dump, load
 from sanderling.errors import InputError, UnsupportedError
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant
-from sanderling.optimize.adaround import round_channels, round_jointly
-from sanderling.optimize.apply import Quantiser
-from sanderling.optimize.calibrate import Calibration, Observer, calibrate
-from sanderling.optimize.calibrated import calibrated
-from sanderling.optimize.canonical import canonical
-from sanderling.optimize.corrections import CorrectedQuantiser
-from sanderling.optimize.equalise import equalise, regions, trade
-from sanderling.optimize.judge import Candidate, signal_to_noise
-from sanderling.optimize.linear import codes, weighted_ops
-from sanderling.optimize.probe import Probe
+from sanderling.optimize.calibration.calibrate import Calibration, Observer, calibrate
+from sanderling.optimize.calibration.canonical import canonical
+from sanderling.optimize.correcting.adaround import round_channels, round_jointly
+from sanderling.optimize.correcting.calibrated import calibrated
+from sanderling.optimize.correcting.corrections import CorrectedQuantiser
+from sanderling.optimize.correcting.equalise import equalise, regions, trade
+from sanderling.optimize.correcting.linear import codes, weighted_ops
+from sanderling.optimize.correcting.probe import Probe
+from sanderling.optimize.correcting.scale_correction import ScaleCorrection
+from sanderling.optimize.correcting.sequential import FloatReference, SequentialRun
+from sanderling.optimize.correcting.techniques import Techniques
+from sanderling.optimize.judging.judge import Candidate, signal_to_noise
+from sanderling.optimize.judging.report import Report
+from sanderling.optimize.judging.target import Target
+from sanderling.optimize.modes.recipe import Choice
 from sanderling.optimize.quantize import quantize
-from sanderling.optimize.recipe import Choice
-from sanderling.optimize.report import Report
-from sanderling.optimize.scale_correction import ScaleCorrection
-from sanderling.optimize.sequential import FloatReference, SequentialRun
-from sanderling.optimize.target import Target
-from sanderling.optimize.techniques import Techniques
+from sanderling.optimize.writing.apply import Quantiser
 
 from .support.mobile_net import mobile, samples, twist
 from .support.quantize_command import F32, IMAGES

@@ -21,9 +21,9 @@ from sanderling import load, quantize, save
 from sanderling.cli import quantize as verb
 from sanderling.cli.quantize import parse_rule
 from sanderling.ir import DType, Model
-from sanderling.optimize.layer_error import LayerRow
-from sanderling.optimize.page import bounds, report_page, suspects
-from sanderling.optimize.recipe import Choice
+from sanderling.optimize.judging.layer_error import LayerRow
+from sanderling.optimize.judging.page import bounds, report_page, suspects
+from sanderling.optimize.modes.recipe import Choice
 from sanderling.optimize.suggest import TREE, expected_size, suggest
 
 from .support.quantize_command import (
@@ -170,7 +170,7 @@ class _Shown:
 
 def test_latency_is_told_for_both_engines(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def short(before: Model, after: Model, threads: int) -> list[dict[str, Any]]:
-        from sanderling.optimize.latency import compare_latency
+        from sanderling.optimize.judging.latency import compare_latency
 
         return compare_latency(before, after, threads, seconds=0.2)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sanderling.ir import Array, DType, Graph, Model, Op
-from sanderling.optimize.canonical import canonical
-from sanderling.optimize.scheme import MODES
+from sanderling.optimize.calibration.canonical import canonical
+from sanderling.optimize.modes.scheme import MODES
 
 from .conformance.cases import CASES
 from .support.quantize_engines import ENGINES, litert, nested, ours, quantised

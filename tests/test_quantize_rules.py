@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from sanderling.ir import Array, DType, Model, Op
-from sanderling.optimize.canonical import canonical
-from sanderling.optimize.rules import RULES
+from sanderling.optimize.calibration.canonical import canonical
+from sanderling.optimize.modes.rules import RULES
 
 from .conformance.cases import CASES
 from .conformance.harness import Case

@@ -8,8 +8,8 @@ import pytest
 from sanderling import dump
 from sanderling.errors import UnsupportedError
 from sanderling.ir import Array, DType, Model
+from sanderling.optimize.modes.scheme import MODES
 from sanderling.optimize.quantize import quantize
-from sanderling.optimize.scheme import MODES
 
 from .support.mobile_net import mobile
 from .support.quantize_engines import ENGINES, litert, ours, quantised

@@ -12,9 +12,9 @@ import pytest
 import sanderling
 from sanderling import Target, TargetMissedError, load, make_task, quantize, save
 from sanderling.ir import DType, Model
-from sanderling.optimize.finer import MOST_GIVEN_BACK, FinerSearch, mark_pareto
-from sanderling.optimize.report import Trial
-from sanderling.optimize.target import LEAST_HALF
+from sanderling.optimize.judging.finer import MOST_GIVEN_BACK, FinerSearch, mark_pareto
+from sanderling.optimize.judging.report import Trial
+from sanderling.optimize.judging.target import LEAST_HALF
 
 from .support.quantize_command import F32, FAST, PLAIN, call, digits, parents, samples
 
@@ -154,7 +154,7 @@ def test_few_samples_choose_and_judge_and_it_is_said() -> None:
 
 
 def test_a_target_that_leaves_little_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sanderling.optimize.target.LITTLE_LEFT", 0.5)
+    monkeypatch.setattr("sanderling.optimize.judging.target.LITTLE_LEFT", 0.5)
     target = Target(min_snr=44, finer=("float",))
     _, report = quantize(F32, data=samples(), target=target, **PLAIN)
     assert report.target["met"] and report.modes["int8"] > 0, "something is left of it"

@@ -8,9 +8,9 @@ import pytest
 from sanderling import dump, load
 from sanderling.errors import InputError
 from sanderling.ir import DType
-from sanderling.optimize.canonical import canonical
-from sanderling.optimize.scheme import LEAST_SCALE
-from sanderling.optimize.weights import BIAS_LIMIT
+from sanderling.optimize.calibration.canonical import canonical
+from sanderling.optimize.modes.scheme import LEAST_SCALE
+from sanderling.optimize.modes.weights import BIAS_LIMIT
 
 from .support.quantize_engines import ENGINES, litert, ours, quantised, real
 from .support.quantize_nets import (

@@ -7,8 +7,8 @@ import pytest
 
 from sanderling import dump
 from sanderling.ir import Array, DType, Graph, Model, Quant
-from sanderling.optimize.scheme import MODES
-from sanderling.optimize.xnnpack import reason, refused
+from sanderling.optimize.modes.scheme import MODES
+from sanderling.optimize.modes.xnnpack import reason, refused
 
 from .conformance.harness import Case
 from .support.quantize_engines import delegated, litert, quantised

@@ -16,9 +16,9 @@ from sanderling import load, save
 from sanderling.cli.drawn_images import found_table
 from sanderling.cli.run_text import _counted
 from sanderling.errors import InputError
-from sanderling.evaluate import image_drawing
-from sanderling.evaluate.output_readers import ClassNaming, Findings, understand
 from sanderling.evaluate.task import Ports
+from sanderling.evaluate.tasks import image_drawing
+from sanderling.evaluate.tasks.output_readers import ClassNaming, Findings, understand
 from sanderling.ir import Array, DType, Op, Tensor
 from sanderling.ir.text import from_text
 from sanderling.runtime.inputs import read_array

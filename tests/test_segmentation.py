@@ -12,10 +12,16 @@ import pytest
 from PIL import Image
 
 from sanderling import errors, save
-from sanderling.evaluate.coco_metrics import KEYPOINT_ROWS, Truth, evaluate_official, summary
-from sanderling.evaluate.keypoints import ImageRegion, Keypoints, around, from_heatmaps, read_points
-from sanderling.evaluate.preprocess import Frame
-from sanderling.evaluate.segmentation import VOC, confusion, figures, match_names
+from sanderling.evaluate.images.preprocess import Frame
+from sanderling.evaluate.tasks.coco_metrics import KEYPOINT_ROWS, Truth, evaluate_official, summary
+from sanderling.evaluate.tasks.keypoints import (
+    ImageRegion,
+    Keypoints,
+    around,
+    from_heatmaps,
+    read_points,
+)
+from sanderling.evaluate.tasks.segmentation import VOC, confusion, figures, match_names
 from sanderling.ir import Array, DType, Graph, Model
 
 from .support import shared_models

@@ -4,6 +4,7 @@ tested without one in `test_serve.py` and `test_serve_jobs.py`."""
 from __future__ import annotations
 
 import http.server
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from .support import serve_records
 from .support.browser import NARROW, WIDE, Watched, chromium, served
+from .support.command_line import DATA
 from .support.serve_records import KOREAN
 
 pytest.importorskip("starlette")
@@ -34,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
         (place / name).mkdir()
     serve_records.of_all_verbs(place / "kind-of-record")
     serve_records.models(place)
+    shutil.copy(DATA / "digits_test.npz", place / "digits.npz")
     serve_records.hostile(place / "hostile")
     serve_records.many(place / "nights", 1000)
     return place
@@ -84,6 +87,24 @@ def test_colours_follow_the_scheme_and_the_figure(browser: Any, address: str) ->
     assert len(seen) == 2
 
 
+WRITTEN = """window.written = [];
+const fill = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+  window.written.push(text);
+  return fill.call(this, text, ...rest);
+};"""
+
+
+def test_the_points_of_a_comparison_have_names(browser: Any, address: str) -> None:
+    watched = Watched(browser, address)
+    (record,) = paths(watched.go("/?q=compare.json"), "/record/")
+    watched.page.add_init_script(WRITTEN)
+    written = watched.go(record).evaluate("window.written")
+    assert {f"{model}, sanderling, 1 thread" for model in "abc"} <= set(written)
+    assert "size, KiB" in written
+    watched.close()
+
+
 def test_the_keyboard_is_enough(browser: Any, address: str) -> None:
     watched = Watched(browser, address)
     page = watched.go("/")
@@ -123,27 +144,60 @@ def test_hostile_records_are_text(browser: Any, address: str) -> None:
     watched.close()
 
 
-def test_a_job_is_started_watched_and_leads_to_its_record(browser: Any, address: str) -> None:
+# form -> what is chosen, what is typed in, and a word of its record's page
+STARTED: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "Benchmark": ({"Model": "a.tflite"}, {"Seconds for each setting": "0.1"}, "median"),
+    "Difference": ({"Reference": "a.tflite", "Test": "b.tflite"}, {"Runs": "2"}, "hidden1"),
+    "Quantisation": ({"Model": "a.tflite", "Mode": "dynamic"}, {}, "that stayed float"),
+    "Evaluation": ({"Model": "a.tflite", "Against": "b.tflite", "Arrays or pictures": "digits.npz"},
+                   {"At most so many samples": "40", "Inputs are divided by": "1"}, "top1"),
+}  # fmt: skip
+
+
+def start(page: Any, name: str, chosen: dict[str, str], typed: dict[str, str]) -> None:
+    """Fill in a form, and come to the page of its job."""
+    form = page.get_by_role("form", name=name)
+    for label, value in chosen.items():
+        form.get_by_label(label, exact=True).select_option(value)
+    for label, value in typed.items():
+        form.get_by_label(label, exact=True).fill(value)
+    form.get_by_role("button").click()
+    page.wait_for_url("**/jobs/*")
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_job_is_started_watched_and_leads_to_its_record(
+    browser: Any, address: str, name: str
+) -> None:
+    chosen, typed, word = STARTED[name]
     watched = Watched(browser, address)
     page = watched.go("/jobs")
-    form = page.get_by_role("form", name="Quantisation")
-    form.get_by_label("Model").select_option("a.tflite")
-    form.get_by_label("Mode", exact=True).select_option("dynamic")
-    form.get_by_role("button").click()
-    page.wait_for_url("**/jobs/1")
+    start(page, name, chosen, typed)
     assert page.get_by_role("status").count() == 1
-    page.get_by_role("link", name="See the record").click(timeout=60_000)
-    page.get_by_role("heading", name="Quantisation").wait_for()
+    page.get_by_role("link", name="See the record").click(timeout=120_000)
+    page.get_by_role("heading", name=name).first.wait_for()
+    assert word in page.locator("main").inner_text()
+    page.go_back()
+    assert page.locator("#job-share").evaluate("e => e.value") == 1
+    assert page.locator("#job-state").inner_text() == "done"
+    watched.close()
+
+
+def test_a_job_that_fails_says_why(browser: Any, address: str) -> None:
+    watched = Watched(browser, address)
+    page = watched.go("/jobs")
+    start(page, "Evaluation", {"Model": "a.tflite", "Arrays or pictures": "digits.npz"}, {})
+    page.locator("#job-state", has_text="failed").wait_for(timeout=120_000)
+    said = page.get_by_role("log").inner_text()
+    assert "is uint8, the model takes" in said and "--std 255" in said
+    assert page.get_by_role("link", name="See the record").count() == 0
     watched.close()
 
 
 def test_a_job_is_cancelled(browser: Any, address: str) -> None:
     watched = Watched(browser, address)
     page = watched.go("/jobs")
-    form = page.get_by_role("form", name="Benchmark")
-    form.get_by_label("Model", exact=True).select_option("a.tflite")
-    form.get_by_label("Seconds").fill("60")
-    form.get_by_role("button").click()
+    start(page, "Benchmark", {"Model": "a.tflite"}, {"Seconds for each setting": "60"})
     page.get_by_role("button", name="Cancel").click()
     page.locator("#job-state", has_text="cancelled").wait_for()
     watched.close()

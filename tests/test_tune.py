@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from sanderling.runtime.settings_file import KeptSettings, read_settings
 from .support.bench_command import measured
 from .support.command_line import DATA, call
 
-MODEL = DATA / "digits_int8.tflite"
+MODEL, FLOAT = DATA / "digits_int8.tflite", DATA / "digits_f32.tflite"
 # Delegates that this test's measurements know: so many milliseconds on one thread.
 TIMES = {(): 1.0, ("cpu",): 1.0, ("litert",): 0.5, ("openvino",): 2.0}
 
@@ -34,6 +35,7 @@ class Ruler:
     ) -> None:
         self.times, self.off = times, off
         self.stages: list[list[str]] = []
+        self.seconds: list[float] = []
 
     def milliseconds(self, setting: Setting) -> float:
         batch = setting.batch * (0.8 if setting.batch > 1 else 1)
@@ -42,6 +44,7 @@ class Ruler:
     def __call__(self, subjects: Sequence[BenchedModel], how: Procedure, progress: object) -> Bench:
         (subject,) = subjects
         self.stages.append([s.name for s in subject.settings])
+        self.seconds.append(how.min_secs)
         made = Bench()
         for setting in subject.settings:
             made.results.append(measured(ms=self.milliseconds(setting), setting=setting))
@@ -60,17 +63,63 @@ def ruler(monkeypatch: pytest.MonkeyPatch) -> Ruler:
 WHOLE = {"threads": [1, 2], "delegates": [("cpu",), ("litert",), ("openvino",)]}
 
 
-def test_the_better_half_goes_on_and_the_best_is_taken(ruler: Ruler) -> None:
+def test_the_best_quarter_goes_on_and_the_best_is_taken(ruler: Ruler) -> None:
     found = tune(MODEL, precision=["f32"], **WHOLE)
     assert found.chosen.setting == Setting(threads=2, delegates=("litert",))
     assert found.gain is not None and found.gain.high < 0.4
     assert found.verdict.startswith("take sanderling, litert, 2 threads: 0.33")
     sizes = [len(stage) for stage in ruler.stages]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 6 and sizes[-1] == 4
+    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 6 and sizes[-1] == 3
     default = Setting().name
     assert all(default in stage for stage in ruler.stages)  # what gains are judged by
     assert found.stages[0].kept == ruler.stages[1]
     assert found.settings.delegates == ("litert",) and found.settings.threads == 2
+
+
+def test_each_stage_has_as_many_seconds(ruler: Ruler) -> None:
+    tune(MODEL, precision=["f32"], batches=range(1, 5), seconds=12, **WHOLE)
+    spent = [len(stage) * share for stage, share in zip(ruler.stages, ruler.seconds, strict=True)]
+    assert [len(stage) for stage in ruler.stages] == [24, 7, 3]
+    assert spent == pytest.approx([4, 4, 4])
+
+
+def test_a_delegate_that_takes_nothing_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings are the default's under another name."""
+
+    class Idle(Ruler):
+        def __call__(self, *given: Any) -> Bench:
+            made = super().__call__(*given)
+            for result in made.results:
+                result.facts["foreign ops"] = 0
+                result.notes = ["0/9 ops on litert", "it could not load"]
+            return made
+
+    monkeypatch.setattr(home, "measure_models", Idle())
+    found = tune(MODEL, threads=[1], delegates=[("cpu",), ("litert",)], precision=["f32"])
+    why = {"sanderling, litert, 1 thread": "its delegate takes no op; it could not load"}
+    assert found.chosen.setting == Setting() and found.refused == why
+
+
+def test_what_cannot_be_told_from_the_best_is_taken_if_it_costs_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Near(Ruler):
+        """bf16 is faster by 5 %, as far as launches that differ by more can tell."""
+
+        def __call__(self, *given: Any) -> Bench:
+            made = super().__call__(*given)
+            for result in made.results:
+                share = 0.95 if result.setting.precision == "bf16" else 1.0
+                result.rounds = [[3e-4 * share * k] for k in (0.8, 1.0, 1.2)]
+                result.rounds = result.rounds if share == 1 else result.rounds[::-1]
+                result.launches = [1, 1, 1]
+                if result.setting == Setting():
+                    result.rounds = [[1e-3]] * 3
+            return made
+
+    monkeypatch.setattr(home, "measure_models", Near())
+    found = tune(FLOAT, threads=[2], delegates=[("cpu",)], precision=["f32", "bf16"])
+    assert found.chosen.setting == Setting(threads=2, delegates=("cpu",))
 
 
 def test_no_difference_is_said_and_the_default_stays(monkeypatch: pytest.MonkeyPatch) -> None:

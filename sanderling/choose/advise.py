@@ -11,7 +11,7 @@ from ..delegates.engines.packages import PACKAGES, is_installed
 from ..errors import ArgumentError, InputError, MissingExtraError
 from ..findings import Finding, findings
 from ..format import load
-from ..optimize.samples import SignatureSamples, read_samples
+from ..optimize.calibration.samples import SignatureSamples, read_samples
 from ..optimize.suggest import Option
 from ..progress import plural
 from ..rewrites.answers import Bound, compare_answers, sample_arrays

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, SanderlingError
-from ..evaluate.evaluation import Evaluation, compare_evaluations, evaluate_task
+from ..evaluate.running.evaluation import Evaluation, compare_evaluations, evaluate_task
 from ..evaluate.task import Task, make_task
 from ..files import read_data
 from ..format import load

@@ -18,7 +18,7 @@ from ..measure.model_trace import trace_model
 from ..measure.profiling import profile
 from ..measure.record import Setting
 from ..measure.trace_insights import Facts
-from ..optimize.samples import Samples
+from ..optimize.calibration.samples import Samples
 from ..optimize.suggest import Option, Situation, situation_of
 from ..processors import usable_cpu_count
 from ..progress import plural

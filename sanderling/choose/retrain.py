@@ -22,7 +22,7 @@ from ..format import load
 from ..ir import Array, DType, Graph, Model, Tensor
 from ..ir.graph import copy_graph
 from ..measure.machine import machine
-from ..optimize.samples import Samples, read_samples
+from ..optimize.calibration.samples import Samples, read_samples
 from ..passes.simplify import remove_dead
 from ..runtime.sound import SOUNDS, read_wave, resampled
 from .head import Cut, boundaries, feature_model, find_cut, with_head

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ..errors import SanderlingError
-from ..evaluate.diff import Diff, diff
+from ..evaluate.differences.diff import Diff, diff
 from ..format import dump, save
 from ..ir import Array, Model
 from ..measure.bench import Axes, Bench, BenchedModel, Procedure, measure_models, ratio

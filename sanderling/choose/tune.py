@@ -1,8 +1,11 @@
 """`sanderling.tune`: the best setting of a model for this machine, by successive halving.
 
-All settings are measured shortly, the better half for longer, and so on; the last few and the
-default are measured as `bench` does, in several fresh processes each, so that what is said of the
-gain has an interval.
+All settings are measured shortly, the best quarter of them for longer, and so on; each stage has as
+many seconds as every other. The last two and the default are measured as `bench` does, in several
+fresh processes each, so that what is said of the gain has an interval.
+
+Most of the time goes into starting processes, not into measuring: that is why a quarter goes on and
+not a half, and why processes start together, one for each CPU.
 """
 
 from __future__ import annotations
@@ -18,22 +21,26 @@ from ..ir import Shape
 from ..measure.bench import Axes, Bench, BenchedModel, Procedure, measure_models, ratio
 from ..measure.inputs import Feeding
 from ..measure.machine import machine
+from ..measure.part_times import FOREIGN_OPS
 from ..measure.process_memory import growth
 from ..measure.record import Result, Setting
 from ..measure.sample_statistics import Ratio
-from ..measure.sweep import PRECISIONS, delegate_choices, thread_counts
+from ..measure.sweep import PRECISIONS, delegate_choices, is_as_good, thread_counts
+from ..processors import usable_cpu_count
 from ..progress import plural
 from ..runtime.plugins import load_plugins
+from ..runtime.registry import FALLBACK
 from ..runtime.session import Session
 from ..runtime.settings_file import KeptSettings
 
 SCHEMA = "sanderling.tune/1"
 Progress = Callable[[str, int, int], None]
-FINALISTS = 3  # settings beside the default that are measured at length
-KEPT = 0.5  # of the settings, from stage to stage
-SHORT = 0.15  # seconds of a setting in the first stage; twice as many in the next
-LAUNCHES = 5  # processes of each finalist
-WORTH = 1.02  # a setting that takes this much longer than the fastest is as good
+FINALISTS = 2  # settings beside the default that are measured at length
+KEPT = 4  # one of so many goes on to the next stage
+LAUNCHES = 3  # processes of each finalist
+SECONDS = 4.0  # of measuring, unless others are given
+LEAST, MOST = 0.05, 4.0  # seconds of a setting in a stage
+WORTH = 1.02  # a setting that takes this much more energy or memory than the best is as good
 DEFAULT = Setting()
 
 
@@ -135,7 +142,7 @@ def tune(
     shapes: Mapping[str, Shape] | None = None,
     inputs: Mapping[str, str | Path] | None = None,
     plugins: Sequence[str | Path] = (),
-    seconds: float = 60.0,
+    seconds: float = SECONDS,
     seed: int = 0,
     progress: Progress = lambda what, done, total: None,
 ) -> Tuning:
@@ -191,14 +198,11 @@ class _Search:
 
     def found(self, batches: Sequence[int], goal: str) -> Tuning:
         left = self._candidates(batches)
-        share = SHORT
-        while len(left) > FINALISTS + 1:
-            made = self._measured(left, share, launches=1)
-            kept = self._better(made, max(FINALISTS, round(len(left) * KEPT)))
-            if len(kept) == len(left):
-                break
-            left, share = kept, 2 * share
-        last = self._measured(left, self._rest(len(left)), LAUNCHES)
+        stages = _stages(len(left))
+        for _ in range(stages - 1):
+            made = self._measured(left, self._share(left, stages), launches=1)
+            left = self._better(made, _kept(len(left)))
+        last = self._measured(left, self._share(left, stages), LAUNCHES)
         sound = [r for r in last.results if self._is_sound(r, last)]
         return self._judged(sound, last, goal)
 
@@ -226,19 +230,19 @@ class _Search:
             return f"the model does not take a batch of {batch}: {error.what}"
         return ""
 
-    def _rest(self, count: int) -> float:
-        """Seconds for each finalist, of what is left of the budget."""
-        spent = sum(stage.seconds * len(stage.measured) for stage in self.stages)
-        return max(0.3, min(4.0, (self.seconds - spent) / (2 * count)))
+    def _share(self, left: Sequence[Setting], stages: int) -> float:
+        """Seconds for each setting of a stage."""
+        return max(LEAST, min(MOST, self.seconds / stages / len(left)))
 
     def _measured(self, settings: Sequence[Setting], seconds: float, launches: int) -> Bench:
         how = Procedure(
             runs=5 * launches,
             min_secs=seconds,
             max_secs=max(2.0, 4 * seconds),
-            warmup_secs=min(0.3, seconds),
+            warmup_secs=min(0.2, seconds),
             launches=launches,
             seed=self.seed,
+            at_once=usable_cpu_count(),
         )
         subject = replace(self.subject, settings=list(settings))
         made = measure_models([subject], how, self.progress)
@@ -251,7 +255,10 @@ class _Search:
         off = {gap.setting: gap.gap for gap in made.answers if not gap.fits}
         if result.setting.name in off:
             self.refused[result.setting.name] = f"its answers are off: {off[result.setting.name]}"
-        return bool(result.rounds) and result.setting.name not in off
+        if _takes_nothing(result):
+            why = "; ".join(["its delegate takes no op", *result.notes[1:]])
+            self.refused[result.setting.name] = why
+        return bool(result.rounds) and result.setting.name not in self.refused
 
     def _better(self, made: Bench, count: int) -> list[Setting]:
         """The default, and the best of the others."""
@@ -305,11 +312,27 @@ class _Search:
         return found, f"take {name}: {found} of the default's time for a sample"
 
 
+def _stages(count: int) -> int:
+    """In how many stages so many settings are measured."""
+    return 1 if count <= FINALISTS + 1 else 1 + _stages(1 + _kept(count))
+
+
+def _kept(count: int) -> int:
+    """How many go on beside the default."""
+    return max(FINALISTS, round(count / KEPT))
+
+
+def _takes_nothing(result: Result) -> bool:
+    """Whether a delegate of others was asked for and all ops run without it."""
+    asked = any(name.partition(":")[0] not in FALLBACK for name in result.setting.delegates)
+    return asked and result.facts.get(FOREIGN_OPS) == 0
+
+
 def _cheapest(sound: Sequence[Result], goal: Goal) -> Result:
     """The best by the goal; of those that are as good, the one with the fewest threads, the full
     precision and no delegate of others."""
-    best = min(goal.figure(r) for r in sound)
-    near = [r for r in sound if goal.figure(r) <= WORTH * best]
+    best = min(sound, key=goal.figure)
+    near = [r for r in sound if r is best or _is_as_good(r, best, goal)]
     return min(
         near,
         key=lambda r: (
@@ -320,6 +343,12 @@ def _cheapest(sound: Sequence[Result], goal: Goal) -> Result:
             goal.figure(r),
         ),
     )
+
+
+def _is_as_good(result: Result, best: Result, goal: Goal) -> bool:
+    if goal is GOALS["latency"]:
+        return is_as_good(ratio(result, best))
+    return goal.figure(result) <= WORTH * goal.figure(best)
 
 
 def summary_rows(found: Tuning) -> list[list[str]]:

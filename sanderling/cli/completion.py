@@ -42,7 +42,7 @@ def _engines() -> Iterable[str]:
 
 
 def _presets() -> Iterable[str]:
-    from ..evaluate.preprocess import PRESETS
+    from ..evaluate.images.preprocess import PRESETS
 
     return PRESETS
 
@@ -54,7 +54,7 @@ def _tasks() -> Iterable[str]:
 
 
 def _modes() -> Iterable[str]:
-    from ..optimize.scheme import MODES
+    from ..optimize.modes.scheme import MODES
 
     return MODES
 

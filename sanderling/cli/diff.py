@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..evaluate import diff as behind
-from ..evaluate.device_diff import diff_on_device
-from ..evaluate.diff import Diff
-from ..evaluate.diff_export import (
+from ..evaluate.differences import diff as behind
+from ..evaluate.differences.diff import Diff
+from ..evaluate.differences.diff_export import (
     COLUMNS,
     layer_row,
     number,
@@ -22,10 +21,11 @@ from ..evaluate.diff_export import (
     stage_metrics,
     summary_lines,
 )
+from ..evaluate.differences.layer_diff import LayerDiffs, Progress
 from ..evaluate.error_measures import ErrorLimits
-from ..evaluate.layer_diff import LayerDiffs, Progress
+from ..evaluate.images.preprocess import Pipeline, adjusted, load_pipeline
+from ..evaluate.on_device.device_diff import diff_on_device
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
-from ..evaluate.preprocess import Pipeline, adjusted, load_pipeline
 from ..evaluate.setting_delegates import runs_on
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, carried

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..evaluate.image_drawing import DRAWN, drawn
-from ..evaluate.output_readers import ClassNaming, Findings, OutputReader, understand
-from ..evaluate.preprocess import Frame, Pipeline, adjusted, load_pipeline
+from ..evaluate.images.preprocess import Frame, Pipeline, adjusted, load_pipeline
 from ..evaluate.task import Ports
+from ..evaluate.tasks.image_drawing import DRAWN, drawn
+from ..evaluate.tasks.output_readers import ClassNaming, Findings, OutputReader, understand
 from ..format import write_atomic
 from ..ir import Array, Signature
 from ..runtime.inputs import PICTURES

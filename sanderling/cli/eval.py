@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ..errors import InputError
-from ..evaluate.device_evaluation import device_evaluator
-from ..evaluate.evaluation import (
+from ..evaluate.on_device.device_evaluation import device_evaluator
+from ..evaluate.running.evaluation import (
     SCHEMA,
     Evaluation,
     KeptPredictions,

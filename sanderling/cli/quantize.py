@@ -18,12 +18,13 @@ from ..files import check_ending
 from ..format import AtomicFile, dump, load
 from ..ir import Model
 from ..measure.inputs import resize
-from ..optimize.accuracy import compare_accuracy
-from ..optimize.held_out import ENOUGH, FEW
-from ..optimize.judge import KEPT_IF
-from ..optimize.latency import compare_latency
-from ..optimize.layer_error import LayerRow
-from ..optimize.page import (
+from ..optimize.calibration.samples import Samples, SignatureSamples, read_samples
+from ..optimize.correcting.held_out import ENOUGH, FEW
+from ..optimize.judging.accuracy import compare_accuracy
+from ..optimize.judging.judge import KEPT_IF
+from ..optimize.judging.latency import compare_latency
+from ..optimize.judging.layer_error import LayerRow
+from ..optimize.judging.page import (
     ACCURACY,
     CANDIDATES,
     LATENCY,
@@ -40,14 +41,13 @@ from ..optimize.page import (
     target_line,
     trial_rows,
 )
+from ..optimize.judging.report import Report
+from ..optimize.judging.target import Target, TargetMissedError
+from ..optimize.modes.recipe import Recipe, read_recipe
+from ..optimize.modes.scheme import MODES
 from ..optimize.quantize import quantize as behind
-from ..optimize.recipe import Recipe, read_recipe
-from ..optimize.report import Report
-from ..optimize.samples import Samples, SignatureSamples, read_samples
-from ..optimize.scheme import MODES
 from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
-from ..optimize.target import Target, TargetMissedError
 from ..pages import PAGES
 from ..plots import figure
 from ..tables import facts, table

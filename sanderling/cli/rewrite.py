@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..evaluate.diff_export import number
+from ..evaluate.differences.diff_export import number
 from ..format import dump, load
 from ..ir import Model
-from ..optimize.samples import Samples, SignatureSamples, read_samples
+from ..optimize.calibration.samples import Samples, SignatureSamples, read_samples
 from ..rewrites.answers import LEAST_SNR, RUNS, Answers, Bound, compare_answers, sample_arrays
 from ..rewrites.driver import Rewritten
 from ..rewrites.driver import rewrite as behind

@@ -53,8 +53,8 @@ from .run_files import Files, batch, several, titles
 from .run_text import print_runs
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
-    from ..evaluate.output_readers import Findings
-    from ..evaluate.preprocess import Pipeline
+    from ..evaluate.images.preprocess import Pipeline
+    from ..evaluate.tasks.output_readers import Findings
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str], Shape)
@@ -214,7 +214,7 @@ def run(
     prepare = _pipeline(preset, changes) if preset and picture is None else None
     eye = gallery = None
     if picture is not None:
-        from ..evaluate.output_readers import ClassNaming
+        from ..evaluate.tasks.output_readers import ClassNaming
         from .drawn_images import Gallery, ImageDrawer, check_images
 
         check_images(jobs)
@@ -341,7 +341,7 @@ def _warn_unused(entry: Signature, jobs: Sequence[Files], options: dict[str, Any
 
 def _pipeline(preset: str, changes: Mapping[str, Any]) -> Pipeline:
     """How pictures become inputs by a preset, as in `sanderling eval`."""
-    from ..evaluate.preprocess import adjusted, load_pipeline
+    from ..evaluate.images.preprocess import adjusted, load_pipeline
 
     return adjusted(load_pipeline(preset), **changes)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..choose.tune import GOALS, summary_rows, told
+from ..choose.tune import GOALS, SECONDS, summary_rows, told
 from ..choose.tune import tune as search
 from ..measure.noise import sentences
 from ..tables import table
@@ -78,7 +78,7 @@ def tune(
         typer.Option(
             metavar="S", help="About how long is measured; the start of processes comes on top."
         ),
-    ] = 60.0,
+    ] = SECONDS,
     input: InputFiles = [],  # noqa: B006
     shape: Shapes = [],  # noqa: B006
     signature: Annotated[
@@ -93,7 +93,7 @@ def tune(
 ) -> None:
     """Find the best setting of a model for this machine: threads, delegate, precision, batch.
 
-    All settings are measured shortly, the better half for longer, and so on. The last ones are
+    All settings are measured shortly, the best quarter for longer, and so on. The last ones are
     measured against the default in turns, in fresh processes, so that the gain has an interval.
     """
     with JsonTarget(json) as target, TextTarget(output) as kept:

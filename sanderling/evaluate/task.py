@@ -268,11 +268,11 @@ def settings_of(kind: type[Task]) -> list[dataclasses.Field[Any]]:
 
 # Tasks of the package: imported when they are asked for.
 HOMES = {
-    "imagenet": "imagenet",
-    "coco": "coco",
-    "segmentation": "segmentation",
-    "keypoints": "keypoints",
-    "arrays": "arrays",
+    "imagenet": "tasks.imagenet",
+    "coco": "tasks.coco",
+    "segmentation": "tasks.segmentation",
+    "keypoints": "tasks.keypoints",
+    "arrays": "tasks.arrays",
 }
 _REGISTERED: dict[str, type[Task]] = {}
 Kind = TypeVar("Kind", bound=type[Task])

@@ -145,11 +145,13 @@ class Procedure:
     verbose: bool = False
     timeout: float = 180.0
     seed: int = 0
+    at_once: int = 1  # processes that start together; with several, starts are no figures
 
     def check(self) -> None:
         least = {
             "runs": 1,
             "launches": 1,
+            "at_once": 1,
             "warmup_runs": 0,
             "min_secs": 0,
             "warmup_secs": 0,
@@ -218,7 +220,7 @@ def bench(
     that this machine has. contend: each again beside so many busy processes. shapes, ranges and
     inputs (files) are by the input's name, "" for the only one. Further names are those of
     `sanderling.measure.bench.Procedure`: runs, min_secs, max_secs, warmup_runs, warmup_secs,
-    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed.
+    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed, at_once.
 
     A configuration that fails is in the results with its reason. Interrupted, it raises
     BenchInterrupted, which has what was measured so far.
@@ -446,6 +448,8 @@ def _measure(made: Bench, group: Sequence[BenchedModel], how: Procedure, bar: _B
                 mine = found[cell]
                 result.partial = len(mine) < how.launches or mine[-1].cut
             result.begun = [b - origin for b in result.begun]
+            if how.at_once > 1:
+                _forget_starts(result)
         made.results += [r for r in results.values() if r.error or r.rounds]
         for subject in group:
             own = {s: found[subject, s] for s in subject.settings if (subject, s) in found}
@@ -518,6 +522,7 @@ def _launches(
                         beside,
                         how.timeout,
                         done,
+                        how.at_once,
                     )
             finally:  # interrupted, it has given something all the same
                 for cell in living:
@@ -581,6 +586,12 @@ def _parts(found: Sequence[Sequence[PartTime]]) -> list[dict[str, Any]]:
         | {name: median(getattr(p, name) for p in several) for name in ("seconds", "copying")}
         for several in zip(*alike, strict=True)
     ]
+
+
+def _forget_starts(made: Result) -> None:
+    """Processes that started together took each other's time."""
+    made.init = made.first = made.imports = None
+    made.inits, made.firsts = [], []
 
 
 def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> None:

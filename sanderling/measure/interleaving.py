@@ -13,7 +13,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -124,9 +124,13 @@ class Worker:
     def _death(self) -> str:
         return f"the process died with {self.child.how_it_ended() or 'status 0'}"
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Let it end, without waiting for that."""
         with contextlib.suppress(OSError):  # it may be dead already
             self.pipe.send(None)
+
+    def close(self) -> None:
+        self.leave()
         self.child.end()
         self.pipe.close()
 
@@ -188,19 +192,27 @@ def launch(
     beside: Mapping[str, Beside] | None = None,
     timeout: float = 180,
     found: dict[str, Launch] | None = None,
+    at_once: int = 1,
 ) -> dict[str, Launch]:
     """Each job in a fresh process, measured in turns. Processes start one after the other, in
-    random order, so that nothing runs beside their loading. found: what is measured goes in here
+    random order, so that nothing runs beside their loading; at_once: or so many together, which is
+    sooner done where nobody asks how long loading takes. found: what is measured goes in here
     meanwhile, for those who interrupt it."""
     found = {} if found is None else found
     found |= {name: Launch() for name in jobs}
     workers: dict[str, Worker] = {}
     try:
-        for name in rng.sample(list(jobs), len(jobs)):
-            tick(f"{name}: load")
-            with (beside or {}).get(name, nullcontext)():
-                workers[name] = Worker(jobs[name], timeout)
-                _try(found[name], partial(_begin, found[name], workers[name], budget))
+        order = rng.sample(list(jobs), len(jobs))
+        for first in range(0, len(order), at_once):
+            together = order[first : first + at_once]
+            with _all_beside(together, beside or {}):
+                for name in together:
+                    tick(f"{name}: load")
+                    workers[name] = Worker(jobs[name], timeout)
+                for name in together:
+                    _try(found[name], partial(_receive, found[name], workers[name]))
+                for name in together:
+                    _try(found[name], partial(_warm_up, found[name], workers[name], budget))
         _rounds(found, workers, budget, rng, tick, beside or {})
         for name, worker in workers.items():
             _try(found[name], partial(_end, found[name], worker))
@@ -212,12 +224,26 @@ def launch(
         raise
     finally:
         for worker in workers.values():
+            worker.leave()  # all of them first: they end at the same time
+        for worker in workers.values():
             worker.close()
     return found
 
 
-def _begin(made: Launch, worker: Worker, budget: Budget) -> None:
+@contextlib.contextmanager
+def _all_beside(names: Iterable[str], beside: Mapping[str, Beside]) -> Iterator[None]:
+    """What goes on beside any of them; what is beside several goes on once."""
+    with contextlib.ExitStack() as opened:
+        for one in {beside[name] for name in names if name in beside}:
+            opened.enter_context(one())
+        yield
+
+
+def _receive(made: Launch, worker: Worker) -> None:
     made.ready = worker.ready()
+
+
+def _warm_up(made: Launch, worker: Worker, budget: Budget) -> None:
     if budget.warm_limit > 0:
         made.warm = worker.warm_up(budget.warm_order)
 
@@ -291,7 +317,7 @@ def measure(jobs: Mapping[str, EngineJob], seconds: float, seed: int = 0) -> Mea
     found = {name: Launch() for name in jobs}
     try:
         for name, worker in workers.items():
-            _try(found[name], partial(_begin, found[name], worker, Budget(0)))
+            _try(found[name], partial(_receive, found[name], worker))
         once = [found[n].ready.once for n in jobs if found[n].ready]  # type: ignore[union-attr]
         rounds, share = schedule(once, seconds)
         budget = Budget(share * rounds, runs=0, rounds=rounds)

@@ -108,7 +108,7 @@ def recommend(
     if len(sound) < 2:
         return None
     fastest = min(sound, key=_median)
-    near = [r for r in sound if r is fastest or _as_good(compare(r, fastest))]
+    near = [r for r in sound if r is fastest or is_as_good(compare(r, fastest))]
     chosen = min(near, key=_cost)
     unsure = [r for r in sound if not any(r is n for n in near) and compare(r, fastest).low <= 1]
     return Recommendation(
@@ -136,7 +136,8 @@ def _median(result: Result) -> float:
     return result.measured.median
 
 
-def _as_good(slower: Ratio) -> bool:
+def is_as_good(slower: Ratio) -> bool:
+    """Whether nobody would notice the difference, or none was measured."""
     return slower.value <= AS_GOOD or (slower.low <= 1.0 and slower.value <= NEAR)
 
 

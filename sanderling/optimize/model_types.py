@@ -15,10 +15,10 @@ from ..ir import Graph, Model
 from ..measure.inspection import quantisation_kind
 from ..rules.model_types import COLUMNS, TYPES
 from ..rules.model_types import model_types as judged
-from .apply import Quantiser
-from .calibrate import Calibration, Statistics, activations
-from .canonical import canonical
-from .recipe import Choice
+from .calibration.calibrate import Calibration, Statistics, activations
+from .calibration.canonical import canonical
+from .modes.recipe import Choice
+from .writing.apply import Quantiser
 
 Ranges = dict[str, tuple[float, float]]
 MODES = dict(zip(TYPES, ("float", "float16", "dynamic", "int8", "int8"), strict=True))

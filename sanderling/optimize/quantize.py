@@ -18,23 +18,23 @@ from ..errors import UnsupportedError
 from ..evaluate.output_kinds import read_kinds
 from ..format import load
 from ..ir import Model
-from .apply import Quantised, Quantiser, solve_model, together
-from .calibrate import Progress
-from .calibrated import Calibrated, Data, calibrated
-from .canonical import canonical
-from .corrections import CorrectedQuantiser
-from .finer import Reached, reach
-from .judge import Judge
-from .layer_error import layer_rows
-from .nested import untaken
-from .recipe import Choice, Recipe, all_modes, read_recipe
-from .report import Report
-from .samples import read_samples
-from .scheme import RangeOf, mode_of
-from .selection import Selected, Selection
-from .target import Target
-from .techniques import SearchSpace
-from .write import WeightOptions
+from .calibration.calibrate import Progress
+from .calibration.canonical import canonical
+from .calibration.nested import untaken
+from .calibration.samples import read_samples
+from .correcting.calibrated import Calibrated, Data, calibrated
+from .correcting.corrections import CorrectedQuantiser
+from .correcting.techniques import SearchSpace
+from .judging.finer import Reached, reach
+from .judging.judge import Judge
+from .judging.layer_error import layer_rows
+from .judging.report import Report
+from .judging.selection import Selected, Selection
+from .judging.target import Target
+from .modes.recipe import Choice, Recipe, all_modes, read_recipe
+from .modes.scheme import RangeOf, mode_of
+from .writing.apply import Quantised, Quantiser, solve_model, together
+from .writing.write import WeightOptions
 
 
 def quantize(

@@ -15,9 +15,9 @@ from ..findings import Finding, Rule, findings
 from ..format import dump, load
 from ..ir import DType, Model
 from ..measure.inspection import inspect
-from .canonical import QUANTISED
-from .rules import RULES
-from .scheme import MODES
+from .calibration.canonical import QUANTISED
+from .modes.rules import RULES
+from .modes.scheme import MODES
 
 Option = tuple[str, ...]  # as on the command line: its name, and its value if it takes one
 SCHEMA = "sanderling.suggest/1"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MissingExtraError, SanderlingError
-from ..evaluate.diff import OutputDiff, diff
+from ..evaluate.differences.diff import OutputDiff, diff
 from ..format import load, save
 from ..ir import Array, Model
 from ..measure.engines import import_engine

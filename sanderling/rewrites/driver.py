@@ -12,7 +12,7 @@ from ..format import load
 from ..ir import Graph, Model, Op, Tensor
 from ..ir.graph import reachable
 from ..ir.rewrite import rewrite as apply_rules
-from ..optimize.calibrated import Data
+from ..optimize.correcting.calibrated import Data
 from ..passes.common import has_effects
 from ..passes.simplify import CHAIN_RULES, IDENTITY_RULES, remove_dead
 from ..rules import judge

@@ -13,7 +13,7 @@ from ..errors import SanderlingError
 from ..ir import Array, DType, Graph, Op, Quant, Tensor
 from ..ir.rewrite import Match, P, matches
 from ..ops import Spec, definition, infer
-from ..optimize.rules import RULES
+from ..optimize.modes.rules import RULES
 
 EIGHT_BITS = (DType.INT8, DType.UINT8)
 Attributes = dict[str, Any]

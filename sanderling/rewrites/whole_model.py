@@ -11,9 +11,9 @@ import numpy as np
 from ..errors import SanderlingError
 from ..ir import DType, Graph, Model, Op, Quant, Tensor
 from ..measure.inspection import quantisation_kind
-from ..optimize.calibrated import Data
+from ..optimize.correcting.calibrated import Data
+from ..optimize.modes.rules import RULES
 from ..optimize.quantize import quantize
-from ..optimize.rules import RULES
 from ..passes import CLEAN, FOLD, run_passes
 from ..runtime.inputs import dequantize_array
 from ..runtime.specialise import specialise

@@ -16,8 +16,8 @@ import torch
 
 from ..errors import InputError
 from ..ir import Array, Model, Op
-from ..optimize.canonical import canonical
-from ..optimize.recipe import Choice
+from ..optimize.calibration.canonical import canonical
+from ..optimize.modes.recipe import Choice
 from .allocation import pruned_layers
 from .constraint import weights_of
 from .one_shot import layer_moments, no_statistics

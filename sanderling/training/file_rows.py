@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array
-from ..optimize.samples import Samples
+from ..optimize.calibration.samples import Samples
 
 # Float32 ends at 3e38: sums of squares of such values in statistics, and products of weights behind
 # them, stay far from it. Pictures, sounds and counts of anything are smaller.

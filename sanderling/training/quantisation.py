@@ -1,8 +1,8 @@
 """Quantisation as a constraint: the forward pass computes with the numbers that codes stand for.
 
 Which values become codes, which share a scale, which scale is fixed, and what a bias is rounded to
-is what the quantiser solved for this graph (optimize/solve.py): the same rules, asked on the twin's
-own graph. At the end the quantiser writes the file, with the scales that were learnt.
+is what the quantiser solved for this graph (optimize/writing/solve.py): the same rules, asked on
+the twin's own graph. At the end the quantiser writes the file, with the scales that were learnt.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import torch
 from ..errors import InputError
 from ..ir import Array, Model, Op, Quant, Tensor
 from ..ops.fixed import multiply, multiply64, quantize_multiplier, round_away
-from ..optimize.apply import Quantised, Quantiser, solve_model, together
-from ..optimize.integer_rules import broken
-from ..optimize.rules import RULES
-from ..optimize.scheme import Floats, Grid
-from ..optimize.solve import DomainValue, ScaleGroup, Solution
+from ..optimize.modes.integer_rules import broken
+from ..optimize.modes.rules import RULES
+from ..optimize.modes.scheme import Floats, Grid
+from ..optimize.writing.apply import Quantised, Quantiser, solve_model, together
+from ..optimize.writing.solve import DomainValue, ScaleGroup, Solution
 from .constraint import Constraint, Rows
 from .fake import Bounds, Scale, rounded
 from .functions import FUNCTIONS, PRODUCTS, activate

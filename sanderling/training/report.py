@@ -12,7 +12,7 @@ import numpy as np
 from ..format import dump
 from ..ir import Model, Op, Tensor
 from ..ops import cost
-from ..optimize.page import (
+from ..optimize.judging.page import (
     ACCURACY,
     LATENCY,
     TRIALS,
@@ -23,7 +23,7 @@ from ..optimize.page import (
     trial_rows,
     trials_plot,
 )
-from ..optimize.report import Trial, zipped_size
+from ..optimize.judging.report import Trial, zipped_size
 from ..pages import heading, html_table, page, paragraph
 from .constraint import stored_values
 

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import numpy_reader
 from ..ir import Array, Model, Tensor
-from ..optimize.samples import Samples, SignatureSamples, read_samples
+from ..optimize.calibration.samples import Samples, SignatureSamples, read_samples
 from .constraint import Rows
 from .file_rows import FileRows, Reader
 

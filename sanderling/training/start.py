@@ -13,18 +13,18 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir import Array, DType, Model, Op, Tensor
-from ..optimize.apply import Quantised, Quantiser
-from ..optimize.calibrated import Calibrated, calibrated
-from ..optimize.canonical import canonical
-from ..optimize.corrections import CorrectedQuantiser
-from ..optimize.judge import Candidate, Judge
-from ..optimize.linear import real_bias
-from ..optimize.recipe import Choice, Recipe, all_modes, read_recipe
-from ..optimize.rules import RULES, STORED
-from ..optimize.scheme import mode_of
-from ..optimize.selection import Selected, Selection
-from ..optimize.techniques import SearchSpace
-from ..optimize.write import WeightOptions
+from ..optimize.calibration.canonical import canonical
+from ..optimize.correcting.calibrated import Calibrated, calibrated
+from ..optimize.correcting.corrections import CorrectedQuantiser
+from ..optimize.correcting.linear import real_bias
+from ..optimize.correcting.techniques import SearchSpace
+from ..optimize.judging.judge import Candidate, Judge
+from ..optimize.judging.selection import Selected, Selection
+from ..optimize.modes.recipe import Choice, Recipe, all_modes, read_recipe
+from ..optimize.modes.rules import RULES, STORED
+from ..optimize.modes.scheme import mode_of
+from ..optimize.writing.apply import Quantised, Quantiser
+from ..optimize.writing.write import WeightOptions
 from .constraint import Rows
 
 CALIBRATING = 200  # samples that the ranges are found on

@@ -41,7 +41,7 @@ def _compare(record: Record, place: Place) -> Parts:
         facts([("task", f"{record['task']}, {record['samples']} samples")]),
         section("The answer", _answer(record.get("answer"))),
         _front("Accuracy against latency", rows, "latency", *unit, record["headline"]),
-        _front("Accuracy against size", rows, "size", 2.0**-20, "MiB", record["headline"]),
+        _front("Accuracy against size", rows, "size", *_bytes(rows), record["headline"]),
         section("Candidates", _candidates(rows, record["headline"], place)),
         section("Left out", listed(f"{k}: {v}" for k, v in left.items()) if left else None),
         warnings_of(record),
@@ -64,6 +64,12 @@ def _front(title: str, rows: Rows, axis: str, factor: float, unit: str, figure: 
         _points("beaten", [r for r in rows if not r["is_on_front"]], axis, factor, False),
     ]
     return Chart(title, f"{axis}, {unit}", figure, [s for s in series if s.x]).markup()
+
+
+def _bytes(rows: Rows) -> tuple[float, str]:
+    """The unit in which the sizes are no long fractions."""
+    large = (most(r["size"] for r in rows) or 0) >= 1 << 20
+    return (2.0**-20, "MiB") if large else (2.0**-10, "KiB")
 
 
 def _points(name: str, rows: Rows, axis: str, factor: float, is_line: bool) -> Series:

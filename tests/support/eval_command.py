@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 import sanderling
 from sanderling import evaluate_task, load
 from sanderling.cli.app import app
-from sanderling.evaluate import shards
-from sanderling.evaluate.evaluation import Evaluation
-from sanderling.evaluate.imagenet import ImageNet
+from sanderling.evaluate.running import shards
+from sanderling.evaluate.running.evaluation import Evaluation
+from sanderling.evaluate.tasks.imagenet import ImageNet
 from sanderling.ir import Graph, Model, Op, Tensor
 
 DATA = Path(str(files("sanderling") / "data"))
@@ -116,7 +116,7 @@ import os, signal
 from dataclasses import dataclass
 from pathlib import Path
 from sanderling import register_task, setting
-from sanderling.evaluate.imagenet import ImageNet
+from sanderling.evaluate.tasks.imagenet import ImageNet
 
 @register_task
 @dataclass(kw_only=True)

@@ -39,7 +39,7 @@ import numpy as np
 from sanderling import DelegateError, FallbackWarning, SanderlingError, Session, dump, load
 from sanderling.delegates.cpu.kernels.elementwise.operands import BYTES
 from sanderling.delegates.cpu.table import row_of
-from sanderling.evaluate.op_by_op import OpByOpRunner
+from sanderling.evaluate.differences.op_by_op import OpByOpRunner
 from sanderling.ir import Array, Graph, Model, Op
 from sanderling.ir.graph import reachable
 from sanderling.measure.record import Setting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
-from sanderling.optimize.equalise import regions
+from sanderling.optimize.correcting.equalise import regions
 
 SIDE = 12
 

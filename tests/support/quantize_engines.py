@@ -11,11 +11,16 @@ import numpy as np
 from sanderling import dump, load
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
 from sanderling.ops.execute import evaluate, new_state
-from sanderling.optimize.apply import Quantised, Quantiser
-from sanderling.optimize.calibrate import Calibration, Statistics, activations, sample_statistics
-from sanderling.optimize.canonical import canonical
-from sanderling.optimize.recipe import Choice
-from sanderling.optimize.write import WeightOptions
+from sanderling.optimize.calibration.calibrate import (
+    Calibration,
+    Statistics,
+    activations,
+    sample_statistics,
+)
+from sanderling.optimize.calibration.canonical import canonical
+from sanderling.optimize.modes.recipe import Choice
+from sanderling.optimize.writing.apply import Quantised, Quantiser
+from sanderling.optimize.writing.write import WeightOptions
 from sanderling.runtime.inputs import dequantize_array, quantize_array
 from sanderling.runtime.session import Session
 
@@ -51,8 +56,8 @@ def quantised(
 
 def nested(model: Model, samples: Sequence[Sequence[Array]], mode: str) -> Quantised:
     """As `quantised`, with the observer that sees inner graphs and states."""
-    from sanderling.optimize.calibrate import calibrate
-    from sanderling.optimize.nested import NestedObserver
+    from sanderling.optimize.calibration.calibrate import calibrate
+    from sanderling.optimize.calibration.nested import NestedObserver
 
     ready = canonical(model)
     seen = calibrate(NestedObserver(ready.copy(), 1), [list(s) for s in samples])
@@ -60,7 +65,7 @@ def nested(model: Model, samples: Sequence[Sequence[Array]], mode: str) -> Quant
 
 
 def _choice(rule: dict[str, str]) -> Choice:
-    from sanderling.optimize.recipe import read_recipe
+    from sanderling.optimize.modes.recipe import read_recipe
 
     return read_recipe([rule])[0]
 

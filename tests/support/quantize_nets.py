@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sanderling.ir import Array, DType, Graph, Model, Signature, Tensor
-from sanderling.optimize.recurrent import WEIGHTS
-from sanderling.optimize.rules import RULES, STORED
-from sanderling.optimize.write import WeightOptions
+from sanderling.optimize.modes.recurrent import WEIGHTS
+from sanderling.optimize.modes.rules import RULES, STORED
+from sanderling.optimize.writing.write import WeightOptions
 
 from ..conformance.cases import CASES
 from .quantize_engines import ENGINES, litert, ours

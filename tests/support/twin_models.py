@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sanderling.evaluate.op_by_op import OpByOpRunner
+from sanderling.evaluate.differences.op_by_op import OpByOpRunner
 from sanderling.ir import Array, DType, Graph, Model, Op, Quant, Tensor
 from sanderling.measure.record import Setting
 from sanderling.ops.execute import evaluate

@@ -39,6 +39,38 @@ function intervals(chart, points) {
   };
 }
 
+// What the points are, written beside them where there are few: a graph of models needs their names.
+// A name stands on the side where there is room, below the one that it would lie on.
+function names(chart, points) {
+  return plot => {
+    if (points.length > 12) return;
+    const pen = plot.ctx, size = 11 * devicePixelRatio, taken = [];
+    const { left, width } = plot.bbox;
+    pen.save();
+    pen.font = `${size}px system-ui, sans-serif`;
+    pen.fillStyle = colour("--soft");
+    pen.textAlign = "left";
+    const fits = text => pen.measureText(text).width < width / 3;
+    points.forEach(([x, s, i]) => {
+      const whole = chart.series[s].labels[i];
+      if (!whole) return;
+      let end = Math.min(whole.length, 60);
+      while (end > 1 && !fits(whole.slice(0, end))) end -= 1;
+      const name = end < whole.length ? `${whole.slice(0, end)}…` : whole;
+      const long = pen.measureText(name).width, gap = 8 * devicePixelRatio;
+      const across = plot.valToPos(x, "x", true);
+      const from = across + gap + long < left + width ? across + gap : Math.max(left, across - gap - long);
+      let down = plot.valToPos(chart.series[s].y[i], "y", true) + gap / 2 + size;
+      const isOn = other => Math.abs(other.down - down) < size
+        && from < other.from + other.long && other.from < from + long;
+      while (taken.some(isOn)) down += size;
+      taken.push({ from, down, long });
+      pen.fillText(name, from, down);
+    });
+    pen.restore();
+  };
+}
+
 function limits(values) {
   let least = Math.min(...values), most = Math.max(...values);
   if (least === most) { least -= Math.abs(least) * 0.1 || 1; most += Math.abs(most) * 0.1 || 1; }
@@ -80,7 +112,7 @@ function draw(box) {
     width: Math.max(240, box.clientWidth), height: 300,
     scales: { x: { time: false, range: () => limits(columns[0]) }, y: { range: () => limits(heights) } },
     axes: [across, axis(chart.y)],
-    hooks: { draw: [intervals(chart, points)] },
+    hooks: { draw: [intervals(chart, points), names(chart, points)] },
     series: [named, ...chart.series.map((one, s) => ({
       label: one.name, stroke: colour(`--series-${s % 3}`), width: one.line ? 2 : 0, spanGaps: true,
       paths: one.line ? undefined : () => null, value: (_, value) => number(value),

@@ -1,9 +1,9 @@
 """Pictures to inputs in one pass: TensorFlow Lite's bilinear, colours' order, normalisation, type.
 
-The same numbers bit for bit as the definition in NumPy (evaluate/pixels.py): products and sums are
-rounded one by one, in its order, and nothing is fused. No graph is compiled: sizes are arguments,
-so that one small piece of code serves pictures of all sizes. A model's RESIZE_BILINEAR knows its
-sizes and may fuse, see resize.py.
+The same numbers bit for bit as the definition in NumPy (evaluate/images/pixels.py): products and
+sums are rounded one by one, in its order, and nothing is fused. No graph is compiled: sizes are
+arguments, so that one small piece of code serves pictures of all sizes. A model's RESIZE_BILINEAR
+knows its sizes and may fuse, see resize.py.
 """
 
 from __future__ import annotations

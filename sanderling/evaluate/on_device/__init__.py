@@ -1,0 +1,1 @@
+"""Evaluations and differences on a phone, judged as our own are."""

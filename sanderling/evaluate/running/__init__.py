@@ -1,0 +1,1 @@
+"""An evaluation at work: samples prepared, inferred, spread over processes, and kept."""

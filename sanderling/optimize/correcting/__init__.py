@@ -1,0 +1,1 @@
+"""Samples that calibrate, judge and correct, and the corrections made by them."""

@@ -1,0 +1,1 @@
+"""What a quantisation cost, and the choices made by that."""

@@ -1,0 +1,1 @@
+"""What numbers become, which op gets what, and what integer kernels ask for."""

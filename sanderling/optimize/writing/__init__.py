@@ -1,0 +1,1 @@
+"""Codes in the graph: solved, written, and given the interface that was asked for."""
