@@ -37,6 +37,7 @@ class Isa:
     has_half = False  # conversions from and to float16
     has_permutes = False  # permute, permute_two and shuffle_bytes with any order
     rounds_down = False  # fma_down and convert_down
+    rounds_by_mode = False  # these do so between round_down and round_back only
     packs_floats = False  # convert_nearest, for what pack_bytes makes of it
     lookup_lanes = 1  # bytes that `lookup` finds in a table at once; 1: there is none
     quick_lookup = False  # it costs no more than a few arithmetic operations
@@ -95,6 +96,15 @@ class Isa:
     def round_int(self, e: Emitter, a: Value) -> Value:
         """Floats to the nearest int32, ties to even; undefined beyond int32."""
         return e.b.fptosi(e.round_even(a), like(a.type, I32))
+
+    def round_down(self, e: Emitter, kept: Value) -> None:
+        """From here on all arithmetic of floats rounds down on this thread. What was before is
+        written to `kept`, four bytes."""
+        raise NotImplementedError
+
+    def round_back(self, e: Emitter, kept: Value) -> None:
+        """As it was before round_down."""
+        raise NotImplementedError
 
     def convert_nearest(self, e: Emitter, x: Value) -> Value:
         """As round_int; the smallest number where it does not fit."""

@@ -20,7 +20,7 @@ from ...dialect.fused import BF16, RESIDUAL, Fused, Inputs, either, operator, un
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
-from ..epilogue.codes import CodeEpilogue, sum_words
+from ..epilogue.codes import CodeEpilogue, rounding, sum_words
 from ..epilogue.contract import words
 from ..epilogue.floats import BlockEpilogue, FloatEpilogue, HybridEpilogue
 from ..row import Kernel
@@ -136,8 +136,20 @@ def emit_product(
     """One product with bias, residual, activation and, for integers, requantisation."""
     sparse = Fused.of(op).zeros
     kind = arithmetic(op, weights, k.target, chains=not sparse, by_word=sparse)
-    n = len(weights) // groups
-    if sparse:
+    with rounding(k, kind.epilogue):
+        _emit_product(k, op, kind, len(weights) // groups, w, groups, spread)
+
+
+def _emit_product(
+    k: StepEmitter,
+    op: Op,
+    kind: Arithmetic,
+    n: int,
+    w: Window,
+    groups: int,
+    spread: Spread | None,
+) -> None:
+    if Fused.of(op).zeros:
         _, rows, _ = row_source(k, op.operand(0), kind, w, n, 1, Inputs.of(op).table, False)
         words_of = row_words(k, op, kind, w)
         emit_sparse(k, op, kind, rows, words_of, w.batch * w.pixels)
