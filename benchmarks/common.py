@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,11 @@ def cache_knob() -> str | None:
 
 
 @contextmanager
-def fresh_cache() -> Iterator[None]:
-    """Code compiled before is not measured: it may be an older compiler's."""
+def fresh_cache(kept: str | None = None) -> Iterator[None]:
+    """Code compiled before is not measured: it may be an older compiler's. kept: a folder with code
+    of this tree, which a run before has compiled."""
     knob = cache_knob()
-    with tempfile.TemporaryDirectory() as folder:
+    with nullcontext(kept) if kept else tempfile.TemporaryDirectory() as folder:
         before = os.environ.get(knob) if knob else None
         os.environ |= {knob: folder} if knob else {}
         try:

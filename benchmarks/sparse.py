@@ -1,13 +1,14 @@
 """What zeros among the weights are worth: products without them against the same model with all.
 
     python -m benchmarks.sparse [NAMES...] [--rounds 40] [--threads 1,2] [--targets host,avx2]
-                                [--fit] [--no-litert] [--rows FILE] [--write]
+                                [--fit] [--no-litert] [--rows FILE] [--cache FOLDER] [--write]
 
 Networks of ../shared/models whose weights are set to zero here by magnitude (answers do not matter
 for speed), SqueezeNet as it is stored, MediaPipe's sparse models, and one that meets XNNPACK's
 conditions for sparse inference. Sessions with and without sparse kernels (and LiteRT) run in turns
 in one process; a figure is a ratio of low quantiles. --fit measures single layers in many cuts and
-fits the costs of sparse_plan.py.
+fits the costs of sparse_plan.py. Most of the time goes into compilation, which needs no quiet
+machine: `--rounds 1 --cache FOLDER` leaves the code in a folder for the run that counts.
 """
 
 from __future__ import annotations
@@ -429,6 +430,7 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="fit the costs instead")
     parser.add_argument("--no-litert", action="store_true")
     parser.add_argument("--rows", help="a file of rows that are kept, and not measured again")
+    parser.add_argument("--cache", help="a folder of code that is compiled once")
     parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     options = parser.parse_args()
     if options.fit:
@@ -438,7 +440,7 @@ def main() -> None:
     targets = [None if t == "host" else t for t in options.targets.split(",")]
     kept = Kept(Path(options.rows) if options.rows else None)
     others = [] if options.no_litert else wanted(BESIDE, options.names)
-    with fresh_cache():
+    with fresh_cache(options.cache):
         for subject, target in product(wanted(SUBJECTS, options.names), targets):
             for count in threads:
                 key = f"{subject.name} {target} {count}"

@@ -20,8 +20,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 from sanderling.training.cluster import Clustering, check_clustered, cluster  # noqa: E402
 from sanderling.training.clusters import Clusters, kmeans, nearest, starting_values  # noqa: E402
 from sanderling.training.constraint import stored_values, weights_of  # noqa: E402
+from sanderling.training.one_shot_clusters import _shorter  # noqa: E402
 from sanderling.training.train import Schedule  # noqa: E402
 from sanderling.training.twin import Twin  # noqa: E402
+from sanderling.training.value_table import Table, priced  # noqa: E402
 
 DATA = files("sanderling") / "data"
 
@@ -96,6 +98,45 @@ def test_gradients_reach_values() -> None:
     assert bool((weight.grad == 1).all())
 
 
+def test_prices_keep_errors_within_the_slack() -> None:
+    """Few values are used more, so that an element needs fewer bits; the errors say how far."""
+    rng = np.random.default_rng(0)
+    row = torch.from_numpy(rng.normal(size=4096).astype(np.float32))
+    worth = torch.from_numpy(rng.uniform(0.1, 2.0, 4096).astype(np.float32))
+    values = torch.from_numpy(kmeans(row.numpy(), 32, 0, weights=worth.numpy()))
+    plain = Table(values[None])
+    bits, errors = [_entropy(plain, row, worth)], [plain.error(row[None], worth[None])]
+    for slack in (0.2, 1.0):
+        table = priced(values, row, worth, slack, moves=True)
+        bits.append(_entropy(table, row, worth))
+        errors.append(table.error(row[None], worth[None]))
+        assert errors[-1] <= (1 + slack) * errors[0]
+    assert bits[0] > bits[1] + 0.05 > bits[2] + 0.2 and errors[0] < errors[2]
+
+
+def test_prices_without_any_error() -> None:
+    values = torch.tensor([0.0, 1.0, 2.0])
+    table = priced(values, torch.tensor([1.0, 2.0, 1.0]), torch.ones(3), 0.5, moves=True)
+    assert table.values.tolist() == [values.tolist()]
+    assert table.chosen(torch.tensor([[1.2]]), torch.ones(1, 1)).tolist() == [[1.0]]
+    empty = priced(values, torch.zeros(0), torch.zeros(0), 0.5, moves=True)
+    assert empty.values.tolist() == [values.tolist()]
+
+
+def _entropy(table: Table, row: torch.Tensor, worth: torch.Tensor) -> float:
+    """Bits of an element, if each value has as many as its number tells."""
+    counts = np.unique(table.chosen(row[None], worth[None]).numpy(), return_counts=True)[1]
+    return float(-(counts / counts.sum() * np.log2(counts / counts.sum())).sum())
+
+
+def test_biases_lose_bytes_that_errors_hide() -> None:
+    biases = torch.tensor([1.2345678, -3.3333333, 100.71, 0.0])
+    errors = torch.tensor([1.0, 1e-3, 1e-9, 1.0])
+    made = _shorter(biases, errors)
+    kept = [len(b.tobytes().lstrip(b"\0")) for b in made.numpy()]
+    assert kept == [2, 3, 4, 0] and bool(((made - biases).abs() <= 0.1 * errors).all())
+
+
 # -- the function ---------------------------------------------------------------------------------
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -103,6 +144,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "trained": {"count": 6, "schedule": Schedule(epochs=2, rate=1e-3)},
     "a channel's own": {"count": 4, "per_channel": True},
     "without zeros": {"keep_zeros": False},
+    "with slack": {"count": 24, "slack": 0.5},
+    "with slack, a channel's own": {"count": 6, "slack": 0.5, "per_channel": True},
 }
 
 
@@ -125,6 +168,23 @@ def test_samples_bring_it_nearer(model: Model, digits: tuple[Array, Array]) -> N
     wanted = _scores(model, images[200:])
     apart = [float(np.abs(_scores(m, images[200:]) - wanted).mean()) for m in (made, plain)]
     assert apart[0] < 0.7 * apart[1]
+
+
+@pytest.mark.parametrize("samples", [0, 200])
+def test_slack_makes_the_zipped_file_smaller(
+    model: Model, digits: tuple[Array, Array], samples: int
+) -> None:
+    images = digits[0][:samples] if samples else None
+    sizes = [
+        cluster(model, images, count=32, slack=slack, held_out=0.0)[1].zipped_after
+        for slack in (0.0, 0.5)
+    ]
+    assert sizes[1] < sizes[0]
+
+
+def test_slack_on_a_grid_keeps_the_grid(model: Model, digits: tuple[Array, Array]) -> None:
+    _, report = cluster(model, digits[0][:64], storage="int4", slack=0.5)
+    assert report.problems == []
 
 
 def test_zeros_stay(model: Model, digits: tuple[Array, Array]) -> None:
@@ -180,6 +240,7 @@ def test_the_verb(tmp_path: Path, digits: tuple[Array, Array]) -> None:
 REFUSED: dict[str, tuple[list[object], str]] = {
     "one value": (["-k", 1], "1 clusters|2 or more"),
     "no such start": (["--start", "magic"], "cannot start from 'magic'|density"),
+    "a negative slack": (["--slack", -1], "a slack of -1|0.5 lets"),
     "no such storage": (["--storage", "int3"], "no storage 'int3'|int4"),
     "no such weight": (["--only", "nothing"], "no weight has a name with nothing"),
     "no samples": (["--epochs", 1], "there are no samples"),

@@ -14,6 +14,7 @@ from sanderling.ir import Array, Model
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
+from sanderling.training.batches import Batches  # noqa: E402
 from sanderling.training.clusters import Clusters, kmeans  # noqa: E402
 from sanderling.training.constraint import weights_of  # noqa: E402
 from sanderling.training.sparsity import Sparsity  # noqa: E402
@@ -170,3 +171,81 @@ def test_kmeans_finds_what_is_there() -> None:
     elements = np.concatenate([rng.normal(c, 0.01, 50) for c in (-2, 0.5, 3)])
     assert np.allclose(kmeans(elements, 3, seed=0), [-2, 0.5, 3], atol=0.02)
     assert len(kmeans(np.array([1.0, 2.0]), 4, seed=0)) == 4
+
+
+# -- the rest of the loop -------------------------------------------------------------------------
+
+
+def test_a_loss_of_the_users_own(model: Model, images: Array) -> None:
+    """It gets the outputs and whatever the labels are: here what the outputs are to be."""
+    wanted = np.full((96, 10), 0.1, np.float32)
+
+    def far(outputs: list[torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        return (outputs[0] - labels).square().mean()
+
+    plan = Schedule(epochs=6, rate=1e-2)
+    found = train(model, images[:96], labels=wanted, loss=far, schedule=plan)
+    losses = [e.loss for e in found.epochs]
+    assert losses[-1] < 0.8 * losses[0] and all(e.right is None for e in found.epochs)
+
+
+def test_features_within_the_graph_stay(model: Model, images: Array) -> None:
+    """Labels that are all wrong pull a layer away from what it was, unless it is held."""
+    name = next(op for op in model.main.ops if op.name == "CONV_2D").outputs[0].name
+    labels = np.zeros(96, np.int64)
+    apart = []
+    for features in ((), (name,)):
+        plan = Schedule(epochs=3, rate=1e-2, features=features, feature_weight=100.0)
+        found = train(model, images[:96], labels=labels, schedule=plan).model
+        apart.append(_feature_error(model, found, name, images[:96]))
+    assert apart[1] < 0.5 * apart[0]
+    with pytest.raises(InputError):
+        train(model, images[:96], schedule=Schedule(1, features=("no such tensor",)))
+
+
+def _feature_error(before: Model, after: Model, name: str, images: Array) -> float:
+    found = []
+    for model in (before, after):
+        twin = Twin(model)
+        with torch.no_grad():
+            found.append(twin.outputs_and([images], [twin.graph.find(name)])[1][0])
+    return float((found[0] - found[1]).square().mean())
+
+
+def test_it_ends_when_nothing_gets_better(model: Model, images: Array) -> None:
+    """With a rate of zero no epoch beats the start."""
+    plan = Schedule(epochs=9, rate=0.0, patience=2)
+    found = train(model, images[:96], schedule=plan)
+    assert len(found.epochs) == 2 and found.kept == 0
+
+
+def test_gradients_are_clipped(model: Model, images: Array) -> None:
+    """Adam divides by the gradients' size plus 1e-8: far below that it moves little."""
+    labels, moved = np.zeros(96, np.int64), []
+    for clip in (1.0, 1e-12):
+        found = train(model, images[:96], labels=labels, schedule=Schedule(1, rate=1e-3, clip=clip))
+        pairs = zip(weights_of(model), weights_of(found.model), strict=True)
+        moved.append(max(float(np.abs(a.values - b.values).max()) for a, b in pairs))
+    assert moved[1] < 0.01 * moved[0]
+
+
+def test_pictures_are_mirrored_and_moved() -> None:
+    picture = np.arange(36, dtype=np.float32).reshape(1, 6, 6, 1)
+    rows = np.repeat(picture, 64, 0)
+    plain, turned, moved = (
+        Batches([rows], 64, 0.0, 0, mirror=mirror, crop=crop)
+        for mirror, crop in ((False, 0), (True, 0), (False, 1))
+    )
+    (_, (found,)), *_ = plain.epoch(0, 0)
+    assert np.array_equal(found, rows[: len(found)]) and not plain.is_augmented
+    (_, (found,)), *_ = turned.epoch(0, 0)
+    kinds = {x.tobytes() for x in found}
+    assert kinds == {picture[0].tobytes(), picture[0, :, ::-1].tobytes()}
+    (_, (found,)), *_ = moved.epoch(0, 0)
+    wide = np.pad(picture[0], ((1, 1), (1, 1), (0, 0)), "edge")
+    places = {wide[y : y + 6, x : x + 6].tobytes() for y in range(3) for x in range(3)}
+    kinds = {x.tobytes() for x in found}
+    assert len(kinds) > 3 and kinds <= places
+    (_, (again,)), *_ = moved.epoch(0, 0)
+    (_, (other,)), *_ = moved.epoch(1, 0)
+    assert np.array_equal(found, again) and not np.array_equal(found, other)

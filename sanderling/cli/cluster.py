@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..evaluate.task import make_task
 from ..format import load
 from . import completion
 from . import training_options as options
-from .common import JsonPath, JsonTarget, ModelPath, Quiet, check_targets, say, warn_unused
-from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
+from .common import JsonPath, ModelPath, Quiet, check_targets
+from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
 from .training_options import check_labels, check_output, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.cluster import Clustering
 
-FAILED = 1
 STARTS = ("kmeans++", "linear", "density", "random", "grid")
 STORAGE = ("float", "int4", "int2")
 
@@ -61,6 +59,15 @@ def cluster(
             help="Depthwise layers get so many values, 256 for example; 0: they are left alone.",
         ),
     ] = 0,
+    slack: Annotated[
+        float,
+        typer.Option(
+            "--slack",
+            metavar="SHARE",
+            help="The square of errors may grow by so much, 0.5 for example, where that makes the "
+            "zipped file smaller.",
+        ),
+    ] = 0.0,
     storage: Annotated[
         str,
         typer.Option(
@@ -115,7 +122,7 @@ def cluster(
 
     how = Clustering(
         clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed,
-        depthwise_clusters,
+        depthwise_clusters, slack,
     )  # fmt: skip
     check_targets(
         {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},
@@ -126,11 +133,7 @@ def cluster(
         return
     check_output(model, output)
     check_labels(data, labels, mix)
-    if not task:
-        warn_unused(
-            {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"
-        )
-    judge = make_task(task, **task_settings(task, task_option)) if task else None
+    judge = judge_of(task, task_option, task_limit)
     with Targets(model, output, report, json) as targets:
         source = load(model)
         found = None
@@ -158,12 +161,7 @@ def cluster(
 
 def _check(model: Path, how: Clustering, json: str) -> None:
     from ..training.cluster import check_clustered
+    from .training_output import tell_check
 
     found = check_clustered(load(model), how)
-    with JsonTarget(json) as target:
-        record = {"schema": "sanderling.cluster-check/1", "model": str(model), "problems": found}
-        if not target.write(record):
-            typer.echo("\n".join(found) or "everything that was asked holds")
-    if found:
-        say(f"sanderling: {len(found)} weights have more values")
-        raise typer.Exit(FAILED)
+    tell_check("cluster", model, found, "weights have more values", json)

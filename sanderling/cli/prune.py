@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
-from ..evaluate.task import make_task
 from ..format import load
 from . import completion
 from . import training_options as options
-from .common import JsonPath, JsonTarget, ModelPath, Quiet, check_targets, say, warn_unused
-from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
+from .common import JsonPath, ModelPath, Quiet, check_targets
+from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
 from .training_options import check_labels, check_output, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.prune import Pruning
 
-FAILED = 1
 HALF = 0.5
 NEAR = 0.01  # of a share that people round: 1:3 is 0.33
 METHODS = ("one-shot", "magnitude")
@@ -160,11 +158,7 @@ def prune(
         return
     check_output(model, output)
     check_labels(data, labels, mix)
-    if not task:
-        warn_unused(
-            {"--task-option": task_option, "--task-limit": task_limit}, "there is no --task"
-        )
-    judge = make_task(task, **task_settings(task, task_option)) if task else None
+    judge = judge_of(task, task_option, task_limit)
     with Targets(model, output, report, json) as targets:
         source = load(model)
         found = None
@@ -209,12 +203,7 @@ def _check_sparsity(how: Pruning, max_drop: float | None) -> None:
 
 def _check(model: Path, how: Pruning, json: str) -> None:
     from ..training.prune import check_pruned
+    from .training_output import tell_check
 
     found = check_pruned(load(model), how)
-    with JsonTarget(json) as target:
-        record = {"schema": "sanderling.prune-check/1", "model": str(model), "problems": found}
-        if not target.write(record):
-            typer.echo("\n".join(found) or "everything that was asked holds")
-    if found:
-        say(f"sanderling: {len(found)} weights do not have these zeros")
-        raise typer.Exit(FAILED)
+    tell_check("prune", model, found, "weights do not have these zeros", json)

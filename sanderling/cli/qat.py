@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..evaluate.task import make_task
 from ..format import load
 from ..optimize.judging.accuracy import compare_accuracy
 from ..optimize.judging.latency import compare_latency
@@ -37,10 +36,9 @@ from .common import (
     check_targets,
     plural,
     progress,
-    warn_unused,
 )
 from .quantize import parse_rule
-from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
+from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
 from .training_options import check_labels, check_output, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
@@ -203,10 +201,7 @@ def qat(
         {"MODEL": model, "--data": data},
     )
     check_labels(data, labels, mix)
-    judge = make_task(task, **task_settings(task, task_option)) if task else None
-    if judge is None:
-        unread = {"--task-option": task_option, "--task-limit": task_limit}
-        warn_unused(unread, "there is no --task")
+    judge = judge_of(task, task_option, task_limit)
     from ..training.qat import chosen_mode, qat_on, searched_mode, usual_schedule
     from ..training.train import Schedule
     from .training_output import Targets

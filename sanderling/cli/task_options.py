@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InputError
-from ..evaluate.task import Task, find_task, settings_of
+from ..evaluate.task import Task, find_task, make_task, settings_of
 from . import completion
+from .common import warn_unused
 
 TaskName = Annotated[
     str,
@@ -36,6 +37,14 @@ TaskLimit = Annotated[
         "--task-limit", metavar="N", min=0, help="At most so many of the task's samples; 0: all."
     ),
 ]
+
+
+def judge_of(task: str, texts: list[str], limit: int) -> Task | None:
+    """The task with its settings; None if there is none, with a warning of what is not read."""
+    if task:
+        return make_task(task, **task_settings(task, texts))
+    warn_unused({"--task-option": texts, "--task-limit": limit}, "there is no --task")
+    return None
 
 
 def task_settings(task: str, texts: list[str]) -> dict[str, Any]:

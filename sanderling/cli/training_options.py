@@ -99,7 +99,8 @@ Checkpoint = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="FILE",
-        help="Keep the state of the training here after every epoch: an interrupted run goes on.",
+        help="Keep the state of the training (with --max-drop also what was tried) here: the same "
+        "command goes on from there.",
     ),
 ]
 Only = Annotated[
@@ -193,7 +194,7 @@ def keeping(checkpoint: Path | None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if checkpoint is not None and checkpoint.is_file():
-            say(f"the training so far is in {checkpoint}; the same command goes on from there")
+            say(f"what was done so far is in {checkpoint}; the same command goes on from there")
         raise
 
 

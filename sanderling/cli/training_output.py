@@ -45,6 +45,18 @@ FAILED = 1
 SHOWN = 12  # rows of a long list on the terminal; the record has all
 
 
+def tell_check(verb: str, model: Path, problems: list[str], what: str, json: str) -> None:
+    """Say what a finished model breaks of what was asked; exit status 1 if it does. what: so many
+    of which, for people."""
+    with JsonTarget(json) as target:
+        record = {"schema": f"sanderling.{verb}-check/1", "model": str(model), "problems": problems}
+        if not target.write(record):
+            typer.echo("\n".join(problems) or "everything that was asked holds")
+    if problems:
+        say(f"sanderling: {len(problems)} {what}")
+        raise typer.Exit(FAILED)
+
+
 class Told(Measured, Checked, Protocol):
     """What the reports of all training verbs have."""
 

@@ -6,7 +6,8 @@ import hashlib
 import io
 import json
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from ..errors import InputError
 from ..format import dump, write_atomic
 from ..ir import Array, Model
+from ..optimize.judging.report import Trial
 from .constraint import Constraint, Rows
 
 VERSION = 2
@@ -78,6 +80,32 @@ def of_trial(path: str | Path | None, name: str) -> Path | None:
         return None
     home = Path(path)
     return home.with_name(f"{home.stem}-{name}{home.suffix}")
+
+
+@dataclass
+class Journal:
+    """The trials of a search, so that one that was interrupted goes on behind those it has done."""
+
+    path: Path | None = None
+    run: str = ""
+    trials: dict[str, Trial] = field(default_factory=dict)
+
+    @staticmethod
+    def of(path: str | Path | None, run: str) -> Journal:
+        """What the file has of this search; run: what the search is known by."""
+        if path is None:
+            return Journal()
+        content = read(Path(path), run)
+        kept = {} if content is None else {t["name"]: Trial(**t) for t in content["trials"]}
+        return Journal(Path(path), run, kept)
+
+    def trial(self, name: str, judged: Callable[[], Trial]) -> Trial:
+        """The trial of this name: as it was, or judged now and kept."""
+        if name not in self.trials:
+            self.trials[name] = judged()
+            if self.path is not None:
+                write(self.path, {"trials": [asdict(t) for t in self.trials.values()]}, self.run)
+        return replace(self.trials[name])
 
 
 def copied(value: Any) -> Any:

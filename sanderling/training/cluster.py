@@ -8,6 +8,7 @@ whole multiples of one number for each channel can be stored as int4 or int2 ins
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,31 +23,20 @@ from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, DType, Model, Op, Quant, Tensor
-from ..optimize.judging.accuracy import compare_accuracy
-from ..optimize.judging.latency import compare_latency
 from .allocation import pruned_layers
 from .clusters import DEPTHWISE, GRID, Clusters
-from .constraint import Constraint, weights_of
-from .judging import (
-    Judging,
-    Sought,
-    check_float,
-    check_judged,
-    furthest,
-    split,
-    torch_threads,
-    with_classes,
-)
+from .constraint import weights_of
+from .judging import Sought
 from .one_shot import layer_moments, no_statistics
-from .one_shot_clusters import cluster_at_once, to_nearest, values_of
+from .one_shot_clusters import by_weights_alone, cluster_at_once, table_of, to_values
 from .report import TrainingReport
-from .samples import Given, TrainingData, no_samples, read_training_data
+from .samples import Given, TrainingData
 from .segments import home_of, store, weight_values
+from .shrinking import Job, Levels, Made, Terms, carried_out
 from .started import StartedFrom
-from .train import Schedule, train
+from .train import Schedule
 
 STORAGE = {"float": 0, "int4": 15, "int2": 3}  # the values that each can say; 0: any number
-LOOKED_AT = 512  # samples at most whose statistics are taken; all are trained on
 COUNTS = (256, 128, 64, 32, 24, 16, 12, 8, 6, 4, 3, 2)  # that a search tries
 ERRORS = [float(e) for e in np.geomspace(1e-5, 0.2, 16)]  # of a layer's sums, the same in each
 
@@ -56,7 +46,9 @@ class Clustering:
     """How to cluster; see Clusters. storage: "int4" or "int2" store the values as such, behind an
     op that expands them; they need 15 or 3 values of a grid for each channel, and set that.
     depthwise_count: values of depthwise weights, which are left alone otherwise: 256, as many as 8
-    bits have, lose next to nothing."""
+    bits have, lose next to nothing. slack: the share by which the square of a layer's errors may
+    grow where that makes the zipped file smaller: some values are used more, others less or not at
+    all, and biases whose channels have larger errors lose their last bytes."""
 
     count: int = 16
     start: str = "kmeans++"
@@ -67,6 +59,7 @@ class Clustering:
     storage: str = "float"
     seed: int = 0
     depthwise_count: int = 0
+    slack: float = 0.0
 
     def __post_init__(self) -> None:
         if self.storage not in STORAGE:
@@ -74,6 +67,9 @@ class Clustering:
                 f"no storage '{self.storage}'", where="storage", fix=f"one of {', '.join(STORAGE)}"
             )
         Clusters(self.count, self.start)  # it checks these
+        if not 0 <= self.slack < math.inf:
+            fix = "0.5 lets the square of errors grow by half"
+            raise InputError(f"a slack of {self.slack}", where="slack", fix=fix)
         if self.depthwise_count:
             Clusters(self.depthwise_count, self.start)
 
@@ -125,24 +121,12 @@ def cluster(
     agreement with float) falls by no more.
     """
     source = model if isinstance(model, Model) else load(model)
+    terms = Terms(
+        labels, schedule, held_out, max_drop, task, task_limit, checkpoint, latency, threads
+    )
     asked = replace(how or Clustering(), **settings).settled
-    check_float(source)
-    schedule = schedule or Schedule(epochs=0)
-    given = with_classes(_data(source, data, labels, schedule, max_drop), source)
-    own, away = split(given, held_out, asked.seed) if len(given) else (given, given)
-    check_judged(away, max_drop, task)
-    with torch_threads(threads):
-        job = _Job(source, own, asked, schedule, checkpoint)
-        judging = Judging(source, away, task, task_limit)
-        sought = None if max_drop is None else job.searched(judging, max_drop)
-        made = job.clustered({}) if sought is None else sought.made
-        report = job.report(made, judging, sought)
-    report.samples = len(own)
-    if task is not None:
-        report.accuracy = compare_accuracy(source, made.model, task, task_limit)
-    if latency:
-        report.latency = compare_latency(source, made.model, threads)
-    return made.model, report
+    fix = "give some; labels are not needed"
+    return carried_out(_Job, source, data, asked, terms, terms.needs, fix)
 
 
 def check_clustered(model: Model, how: Clustering) -> list[str]:
@@ -150,67 +134,32 @@ def check_clustered(model: Model, how: Clustering) -> list[str]:
     return how.settled.rule(model).problems(model)
 
 
-def _data(
-    model: Model,
-    data: Given | TrainingData | None,
-    labels: str | os.PathLike[str] | Array | None,
-    schedule: Schedule,
-    max_drop: float | None,
-) -> TrainingData:
-    if isinstance(data, TrainingData):
-        return data
-    if data is not None:
-        return read_training_data(data, model, labels)
-    if schedule.epochs or max_drop is not None:
-        what = "training needs some" if schedule.epochs else "a target is judged on some"
-        raise InputError(
-            f"there are no samples: {what}", where="data", fix="give some; labels are not needed"
-        )
-    return no_samples(model, labels)
+class _Job(Job):
+    """Clusters one model."""
 
+    verb = "cluster"
 
-@dataclass
-class Made:
-    """A clustered model, errors of its layers, and what it is to hold."""
-
-    model: Model
-    rule: Clusters
-    errors: dict[str, float | None]
-    epochs: list[dict[str, float]]
-
-
-class _Job:
-    """Clusters one model, perhaps several times."""
-
-    def __init__(
-        self,
-        model: Model,
-        data: TrainingData,
-        how: Clustering,
-        schedule: Schedule,
-        checkpoint: str | Path | None,
-    ) -> None:
-        self.model, self.data, self.how = model, data, how
-        self.schedule, self.checkpoint = schedule, checkpoint
+    def __init__(self, model: Model, data: TrainingData, how: Clustering, terms: Terms) -> None:
+        super().__init__(model, data, how, terms)
         tensors = weights_of(model, how.only, how.depthwise)
         self.names = [t.name for t in tensors if home_of(t) is not None]
 
-    @cached_property
-    def seen(self) -> list[Array]:
-        """Samples whose statistics are taken."""
-        return self.data.spread(LOOKED_AT)
-
-    def clustered(self, counts: dict[str, int]) -> Made:
+    def begun(self, level: float | None) -> Made:
+        counts = {} if level is None else self._counts(level)
         rule = self.how.rule(self.model, counts)
+        errors: dict[str, float | None] = {}
         if len(self.data) and not self.how.depthwise:
-            found = cluster_at_once(self.model, self.seen, self.names, rule, self.how.seed)
+            found = cluster_at_once(
+                self.model, self.seen, self.names, rule, self.how.seed, self.how.slack
+            )
             errors = {x.tensor: x.error for x in found.layers}
             # Depthwise layers have no statistics here.
-            whole = self._by_weights_alone(found.model, self.how.depthwise_weights, rule)
-            made = Made(whole, rule, errors, [])
+            model = self._by_weights_alone(found.model, self.how.depthwise_weights, rule)
         else:
-            made = Made(self._by_weights_alone(self.model, self._all, rule), rule, {}, [])
-        return self._trained(made, self.how.rule(self.model, counts))
+            model = self._by_weights_alone(self.model, self._all, rule)
+        # Constraints remember weights: the one that is trained has none of these yet.
+        again = self.how.rule(self.model, counts)
+        return Made(model, rule, [StartedFrom(model), again], errors)
 
     def _all(self, model: Model) -> list[Tensor]:
         is_deep = self.how.depthwise or self.how.depthwise_count > 0
@@ -226,49 +175,28 @@ class _Job:
             values, is_deep = weight_values(tensor), _is_depthwise(tensor.users)
             rows = values.reshape(-1, values.shape[-1]).T if is_deep else values
             matrix = rows.reshape(len(rows), -1)
-            table = values_of(tensor.name, matrix, torch.ones(matrix.shape[1]), rule)
-            found = to_nearest(matrix, table, rule.keep_zeros)
+            found = by_weights_alone(tensor.name, matrix, rule, self.how.slack)
             store(tensor, found.T if is_deep else found)
-        return made
-
-    def _trained(self, made: Made, rule: Clusters) -> Made:
-        if not self.schedule.epochs:
-            return made
-        constraints: list[Constraint] = [StartedFrom(made.model), rule]
-        found = train(
-            self.model,
-            self.data.inputs,
-            constraints,
-            self.data.labels,
-            schedule=self.schedule,
-            checkpoint=self.checkpoint,
-        )
-        made.model, made.epochs = found.model, [dict(vars(e)) for e in found.epochs]
         return made
 
     # -- a target -------------------------------------------------------------------------------
 
-    def searched(self, judging: Judging, max_drop: float) -> Sought:
-        errors = self._errors()
+    def _counts(self, level: float) -> dict[str, int]:
+        """Of each layer the fewest values whose error is at most this."""
         most = STORAGE[self.how.storage] or max(COUNTS)
+        return {
+            name: min([c for c, e in found.items() if e <= level], default=most)
+            for name, found in self._errors.items()
+        }
 
-        def counts(level: float) -> dict[str, int]:
-            """Of each layer the fewest values whose error is at most this."""
-            return {
-                name: min([c for c, e in found.items() if e <= level], default=most)
-                for name, found in errors.items()
-            }
-
-        def make(level: float) -> tuple[Model, Made]:
-            made = self.clustered(counts(level))
-            return made.model, made
-
+    def levels(self) -> Levels:
         def name(level: float) -> str:
-            chosen = counts(level).values()
+            chosen = self._counts(level).values()
             return f"{min(chosen)} to {max(chosen)} values, errors of {level:.1e}"
 
-        return furthest(judging, make, name, max_drop, ERRORS)
+        return Levels(ERRORS, name)
 
+    @cached_property
     def _errors(self) -> dict[str, dict[int, float]]:
         """By weight and number of values: the error of the layer's sums, of their power, if errors
         of elements are independent."""
@@ -287,23 +215,18 @@ class _Job:
 
     # -- telling --------------------------------------------------------------------------------
 
-    def report(self, made: Made, judging: Judging, sought: Sought | None) -> TrainingReport:
-        compared, problems = judging.compared(made.model), made.rule.problems(made.model)
+    def stored(self, made: Made) -> list[str]:
         has_deep = self.how.depthwise or self.how.depthwise_count > 0
         notes = [] if has_deep else _left_out(self.model)
-        if self.how.storage != "float":
-            made.model = stored_as_codes(made.model, made.rule, self.names)
-            notes.append(f"Values are stored as {self.how.storage}, with a scale for each channel.")
-        settings = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self.how).items()}
-        report = TrainingReport.of("cluster", self.model, made.model, settings)
-        report.compared, report.problems, report.epochs = compared, problems, made.epochs
-        report.notes = notes
-        for row in report.layers:
-            row.error = made.errors.get(row.name)
+        if self.how.storage == "float":
+            return notes
+        assert isinstance(made.rule, Clusters)
+        made.model = stored_as_codes(made.model, made.rule, self.names)
+        return [*notes, f"Values are stored as {self.how.storage}, with a scale for each channel."]
+
+    def tell(self, report: TrainingReport, made: Made, sought: Sought | None) -> None:
         if sought is not None:
-            report.target, report.trials = sought.target, sought.trials
-            report.settings["counts"] = made.rule.counts
-        return report
+            report.settings["counts"] = self.how.rule(self.model, self._counts(sought.level)).counts
 
 
 def _error_of(
@@ -312,8 +235,8 @@ def _error_of(
     def error(count: int) -> float:
         # An element's error alone is asked: no weight has a number of its own.
         rule = Clusters(count, how.start, how.per_channel, how.keep_zeros, seed=how.seed)
-        table = values_of(op.operand(1).name, matrix, power, rule)
-        apart = to_nearest(matrix, table, rule.keep_zeros) - matrix
+        table = table_of(op.operand(1).name, matrix, power, rule, how.slack)
+        apart = to_values(matrix, power, table, rule) - matrix
         return float((apart.square() * power).sum())
 
     return error

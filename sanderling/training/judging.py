@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from ..optimize.judging.judge import Candidate
 from ..optimize.judging.report import Trial
 from ..optimize.judging.target import halves
 from .batches import checked_labels
+from .checkpoint import Journal
 from .constraint import Rows
 from .samples import TrainingData
 from .twin import Twin
@@ -249,10 +251,12 @@ def furthest(
     name: Callable[[float], str],
     max_drop: float,
     levels: Sequence[float],
+    journal: Journal | None = None,
 ) -> Sought:
     """The last of these levels, from gentle to harsh, at which the figure falls by no more than
     max_drop: by bisection, since a harsher level is as good only by chance. A level that holds on
-    the samples that choose is judged by the others, which can only refuse it."""
+    the samples that choose is judged by the others, which can only refuse it. journal: trials that
+    are done already; only the model that is kept is made again."""
     if not 0 <= max_drop < 1:
         raise InputError(f"a drop of {max_drop}", where="max_drop", fix="0.01 is one point of 100")
     if judging.figure == "snr":
@@ -261,20 +265,26 @@ def furthest(
             where="max_drop",
             fix="give labels, or a task with a figure",
         )
-    reference = judging.trial("float", judging.model)
+    journal = journal or Journal()
+    reference = journal.trial("float", lambda: judging.trial("float", judging.model))
     reference.meets = True
-    trials, found = [reference], dict[int, tuple[Model, Any]]()
+    tried, found = dict[int, Trial](), dict[int, tuple[Model, Any]]()
+
+    def judged(place: int) -> Trial:
+        found[place] = make(levels[place])
+        return judging.trial(name(levels[place]), found[place][0])
+
     low, high = -1, len(levels)
     while high - low > 1:
         middle = (low + high) // 2
-        model, more = make(levels[middle])
-        trial = judging.trial(name(levels[middle]), model)
+        trial = journal.trial(name(levels[middle]), partial(judged, middle))
         trial.meets = _holds(trial, reference, max_drop)
-        trials.append(trial)
-        found[middle] = model, more
+        tried[middle] = trial
         low, high = (middle, high) if trial.meets else (low, middle)
-    place = low if low >= 0 else min(found)
-    best = next(t for t in trials if t.name == name(levels[place]))
+    place = low if low >= 0 else min(tried)
+    if place not in found:  # it was judged before an interruption
+        found[place] = make(levels[place])
+    best, trials = tried[place], [reference, *tried.values()]
     best.chosen = True
     _mark_pareto(trials)
     target = {

@@ -10,9 +10,8 @@ little, while the model is trained.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,35 +21,24 @@ from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, Model, Op, Tensor
 from ..ops import cost
-from ..optimize.judging.accuracy import compare_accuracy
-from ..optimize.judging.latency import compare_latency
 from .allocation import pruned_layers, shares_of_all
 from .channels import prune_channels
-from .constraint import PRODUCTS, Constraint, weights_of
-from .judging import (
-    Judging,
-    Sought,
-    check_float,
-    check_judged,
-    furthest,
-    split,
-    torch_threads,
-    with_classes,
-)
+from .constraint import PRODUCTS, weights_of
+from .judging import Sought
 from .one_shot import prune_at_once
 from .report import TrainingReport
-from .samples import Given, TrainingData, no_samples, read_training_data
+from .samples import Given, TrainingData
+from .shrinking import Job, Levels, Made, Terms, carried_out
 from .sparse_storage import stored_sparse, xnnpack_conditions
 from .sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
 from .started import StartedFrom
 from .structure import UNSTRUCTURED, Structure
-from .train import Schedule, train
+from .train import Schedule
 
 CHANNELS = "channels"
 METHODS = ("one-shot", "magnitude")
 POLICIES = ("all", "pays")
 STORAGE = ("dense", "sparse")
-LOOKED_AT = 512  # samples at most whose statistics are taken; all are trained on
 PAYS = 0.005  # of all multiplications: a layer with fewer is not worth its zeros
 LEVELS = [round(0.05 * i, 2) for i in range(1, 20)]  # shares of zeros that a search tries
 CHANNEL_LEVELS = [round(0.05 * i, 2) for i in range(1, 16)]
@@ -146,26 +134,17 @@ def prune(
     threads: to work and to measure with.
     """
     source = model if isinstance(model, Model) else load(model)
+    terms = Terms(
+        labels, schedule, held_out, max_drop, task, task_limit, checkpoint, latency, threads
+    )
     asked = replace(how or Pruning(), **settings)
-    check_float(source)
-    schedule = schedule or Schedule(epochs=0)
-    given = with_classes(_data(source, data, labels, asked, schedule, max_drop), source)
-    own, away = split(given, held_out, asked.seed)
-    check_judged(away, max_drop, task)
+    needs = terms.needs
+    if asked.method == "one-shot" or asked.is_of_channels:
+        needs = ["one-shot pruning looks at what layers read", *needs]
     if max_drop is not None and asked.method == "one-shot":
         asked = replace(asked, whole_model=True)  # the search is over layers
-    with torch_threads(threads):
-        job = _Job(source, own, asked, schedule, checkpoint)
-        judging = Judging(source, away, task, task_limit)
-        sought = None if max_drop is None else job.searched(judging, max_drop)
-        made = job.pruned(asked.sparsity) if sought is None else sought.made
-        report = job.report(made, judging, sought)
-    report.samples = len(own)
-    if task is not None:
-        report.accuracy = compare_accuracy(source, made.model, task, task_limit)
-    if latency:
-        report.latency = compare_latency(source, made.model, threads)
-    return made.model, report
+    fix = "give some hundred, labels are not needed; or method='magnitude'"
+    return carried_out(_Job, source, data, asked, terms, needs, fix)
 
 
 def check_pruned(model: Model, how: Pruning) -> list[str]:
@@ -179,34 +158,6 @@ def check_pruned(model: Model, how: Pruning) -> list[str]:
     names, _ = _weights(model, how)
     rule = Sparsity(how.sparsity, how.structure, whole_model=how.whole_model, names=names)
     return rule.problems(model)
-
-
-def _data(
-    model: Model,
-    data: Given | TrainingData | None,
-    labels: str | os.PathLike[str] | Array | None,
-    how: Pruning,
-    schedule: Schedule,
-    max_drop: float | None,
-) -> TrainingData:
-    if isinstance(data, TrainingData):
-        return data
-    if data is not None:
-        return read_training_data(data, model, labels)
-    needs = {
-        "one-shot pruning looks at what layers read": how.method == "one-shot"
-        or how.is_of_channels,
-        "training needs some": schedule.epochs > 0,
-        "a target is judged on some": max_drop is not None,
-    }
-    for why, is_needed in needs.items():
-        if is_needed:
-            raise InputError(
-                f"there are no samples: {why}",
-                where="data",
-                fix="give some hundred, labels are not needed; or method='magnitude'",
-            )
-    return no_samples(model, labels)
 
 
 # -- which weights --------------------------------------------------------------------------------
@@ -257,40 +208,18 @@ def _does_not_pay(op: Op, how: Pruning, total: int) -> str | None:
 # -- the work -------------------------------------------------------------------------------------
 
 
-@dataclass
-class Made:
-    """A pruned model; errors of its layers; the shares that they were to have."""
+class _Job(Job):
+    """Prunes one model."""
 
-    model: Model
-    shares: dict[str, float]
-    errors: dict[str, float | None]
-    notes: dict[str, str]
-    epochs: list[dict[str, float]]
-    rule: Sparsity | None = None
+    verb = "prune"
 
-
-class _Job:
-    """Prunes one model, perhaps several times."""
-
-    def __init__(
-        self,
-        model: Model,
-        data: TrainingData,
-        how: Pruning,
-        schedule: Schedule,
-        checkpoint: str | Path | None,
-    ) -> None:
-        self.model, self.data, self.how = model, data, how
-        self.schedule, self.checkpoint = schedule, checkpoint
+    def __init__(self, model: Model, data: TrainingData, how: Pruning, terms: Terms) -> None:
+        super().__init__(model, data, how, terms)
         self.names, self.skipped = _weights(model, how)
         self._worth: Any = None
 
-    @cached_property
-    def seen(self) -> list[Array]:
-        """Samples whose statistics are taken."""
-        return self.data.spread(LOOKED_AT)
-
-    def pruned(self, sparsity: float) -> Made:
+    def begun(self, level: float | None) -> Made:
+        sparsity = self.how.sparsity if level is None else level
         if self.how.is_of_channels:
             return self._of_channels(sparsity)
         if self.how.method == "one-shot":
@@ -314,31 +243,27 @@ class _Job:
     def _one_shot(self, sparsity: float) -> Made:
         shares = self._shares(sparsity)
         found = prune_at_once(self.model, self.seen, shares, self.how.structure, self.how.seed)
-        made = Made(
+        rule = Sparsity(structure=self.how.structure, growth=PRESENT, names=self.names)
+        return Made(
             found.model,
-            shares,
+            Sparsity(structure=self.how.structure, shares=shares, names=self.names),
+            [StartedFrom(found.model), rule],
             {x.tensor: x.error for x in found.layers},
             {x.tensor: x.method for x in found.layers},
-            [],
-            Sparsity(structure=self.how.structure, shares=shares, names=self.names),
         )
-        rule = Sparsity(structure=self.how.structure, growth=PRESENT, names=self.names)
-        return self._trained(made, [StartedFrom(found.model), rule])
 
     def _by_magnitude(self, sparsity: float) -> Made:
         whole = self.how.whole_model and Structure.of(self.how.structure).share is None
         rule = Sparsity(
             sparsity,
             self.how.structure,
-            self.how.growth if self.schedule.epochs else CONSTANT,
+            self.how.growth if self.terms.plan.epochs else CONSTANT,
             whole_model=whole,
             names=self.names,
         )
-        made = Made(self.model, dict.fromkeys(self.names, sparsity), {}, {}, [], rule)
-        if self.schedule.epochs:
-            return self._trained(made, [rule])
-        made.model = _at_once(self.model, rule)
-        return made
+        # With epochs the training itself prunes, little by little.
+        model = self.model if self.terms.plan.epochs else _at_once(self.model, rule)
+        return Made(model, rule, [rule])
 
     def _of_channels(self, sparsity: float) -> Made:
         named = len(self.names) < len(weights_of(self.model))
@@ -350,60 +275,29 @@ class _Job:
             multiple=self.how.multiple,
             seed=self.how.seed,
         )
-        notes = dict(found.pinned)
-        made = Made(found.model, {}, {}, notes, [])
-        return self._trained(made, [StartedFrom(found.model)])
+        return Made(found.model, trained_under=[StartedFrom(found.model)], notes=dict(found.pinned))
 
-    def _trained(self, made: Made, constraints: Sequence[Constraint]) -> Made:
-        if not self.schedule.epochs:
-            return made
-        found = train(
-            self.model,
-            self.data.inputs,
-            constraints,
-            self.data.labels,
-            schedule=self.schedule,
-            checkpoint=self.checkpoint,
-        )
-        made.model, made.epochs = found.model, [dict(vars(e)) for e in found.epochs]
-        return made
-
-    def searched(self, judging: Judging, max_drop: float) -> Sought:
+    def levels(self) -> Levels:
         if not self.how.is_of_channels and Structure.of(self.how.structure).share is not None:
             raise InputError(
                 f"{self.how.structure} says how many zeros there are",
                 where="max_drop",
                 fix="search with unstructured zeros, blocks or channels",
             )
-        levels = CHANNEL_LEVELS if self.how.is_of_channels else LEVELS
+        return Levels(CHANNEL_LEVELS if self.how.is_of_channels else LEVELS, lambda s: f"{s:.0%}")
 
-        def make(level: float) -> tuple[Model, Made]:
-            made = self.pruned(level)
-            return made.model, made
+    def stored(self, made: Made) -> list[str]:
+        if self.how.storage != "sparse":
+            return []
+        made.model, names = stored_sparse(made.model)
+        return [f"{len(names)} weights are stored as sparse tensors."]
 
-        return furthest(judging, make, lambda s: f"{s:.0%}", max_drop, levels)
-
-    # -- telling ----------------------------------------------------------------------------------
-
-    def report(self, made: Made, judging: Judging, sought: Sought | None) -> TrainingReport:
-        compared = judging.compared(made.model)
-        problems = made.rule.problems(made.model) if made.rule else []
-        notes = []
-        if self.how.storage == "sparse":
-            made.model, names = stored_sparse(made.model)
-            notes.append(f"{len(names)} weights are stored as sparse tensors.")
-        report = TrainingReport.of("prune", self.model, made.model, _plain(vars(self.how)))
-        report.compared, report.problems = compared, problems
-        report.epochs, report.skipped = made.epochs, self.skipped
-        for row in report.layers:
-            row.error, row.note = made.errors.get(row.name), made.notes.get(row.name, "")
+    def tell(self, report: TrainingReport, made: Made, sought: Sought | None) -> None:
+        report.skipped = self.skipped
         if sought is not None:
-            report.target, report.trials = sought.target, sought.trials
             report.settings["sparsity"] = sought.level
         if not self.how.is_of_channels:
             report.xnnpack = xnnpack_conditions(made.model)
-        report.notes = notes
-        return report
 
 
 def _at_once(model: Model, rule: Sparsity) -> Model:
@@ -416,7 +310,3 @@ def _at_once(model: Model, rule: Sparsity) -> Model:
     for tensor, values in weights.items():
         store(tensor, rule.applied(tensor, values))
     return made
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}

@@ -28,7 +28,7 @@ from ..optimize.modes.scheme import MODES, TRAINED, mode_of
 from ..optimize.writing.apply import Quantised
 from .batches import Batches, checked_rows
 from .bits import levels
-from .checkpoint import of_trial
+from .checkpoint import Journal, identity, of_trial
 from .constraint import Constraint
 from .judging import Judging, Sought, check_float, furthest, runtime_answers
 from .losses import Loss
@@ -268,7 +268,20 @@ class _Job:
         def name(number: float) -> str:
             return found[int(number)].name
 
-        return furthest(judging, make, name, max_drop, range(len(found)))
+        journal = Journal.of(self.checkpoint, self._identity(judging))
+        return furthest(judging, make, name, max_drop, range(len(found)), journal)
+
+    def _identity(self, judging: Judging) -> str:
+        """What a search is known by. How far the figure may fall does not change what was tried."""
+        settings = {
+            "mode": self.mode,
+            "options": self.options,
+            "plan": asdict(self.plan) | {"loss": self.loss is not None},
+            "judged": [judging.task and judging.task.name, judging.limit],
+        }
+        return identity(
+            self.source, self.given.inputs, self.given.labels, self.constraints, settings
+        )
 
 
 def _are_classes(labels: Array | None) -> bool:
