@@ -38,7 +38,9 @@ from sanderling import NotBuiltError, SanderlingError, load
 from sanderling.build.blueprint import Blueprint, plan_library
 from sanderling.build.checking import Check, check_library, made_feeds, write_program
 from sanderling.build.library import Library, write_library
+from sanderling.build.platforms import platform_of
 from sanderling.build.toolchain import Compiler, find_compiler, program, runner
+from sanderling.delegates.cpu.isa.targets import runnable
 from sanderling.ir import Array
 from sanderling.measure.inputs import Feeding
 from sanderling.measure.inspection import inspect
@@ -181,12 +183,14 @@ def answers(paths: Sequence[Path], rows: Rows) -> str:
     rows.make(paths, _answer)
     header = ["file", "code", "weights", "arena", "code / weights", "archive of 4 versions",
               "identical at 1 and 2 threads"]  # fmt: skip
+    ran = ", ".join(t.name for t in platform_of("x86-64").versions if runnable(t))
     return f"""## C libraries: sizes and answers
 
 `python -m benchmarks.build --stage answers`, {stamp()}. Built for x86-64 with the versions
 avx512vnni, avx2vnni, avx2 and generic, linked with gcc, three runs of random inputs at 1 and at 2
-threads against the session of the same version (those that this CPU runs), byte for byte. Code,
-weights and arena are of the first version; each version packs its weights anew.
+threads against the session of the same version, byte for byte: {ran},
+which this CPU runs. Code, weights and arena are of the first version; versions that pack their
+weights alike share them.
 
 {rows.text(header)}"""
 
@@ -219,8 +223,9 @@ def aarch64(paths: Sequence[Path], rows: Rows) -> str:
 aarch64-linux-gnu-gcc, run by qemu-aarch64 at 1 and 2 threads, against the session of this x86-64
 machine: integers must be identical, floats differ by the order of sums (worst difference as a part
 of the largest value of an output). Models of more than {HEAVY // 10**6} million multiply-adds: the
-best version alone. The last column: against a session in an AArch64 Python under the same qemu,
-byte for byte, for each version. Models without a row were not run.
+two best versions alone. The last column: against a session in an AArch64 Python under the same
+qemu, byte for byte, for each version. Models without a row were not run; rows without
+i8mm are older than that version.
 
 {rows.text(header)}
 
@@ -231,7 +236,8 @@ Five models against LiteRT's reference kernels, which ran on this machine:
 
 def _aarch64(path: Path) -> list[str]:
     heavy = (inspect(load(path))["macs"] or 0) > HEAVY
-    with built(path, "neondot" if heavy else "aarch64") as (made, found, folder, compiler):
+    target = "aarch64:i8mm,neondot" if heavy else "aarch64"
+    with built(path, target) as (made, found, folder, compiler):
         checks = check_library(made, folder, compiler, feeding(path), runs=1 if heavy else 3)
         there = _sessions_there(path, made, folder, compiler)
     best = found.sizes[0]
@@ -288,7 +294,7 @@ def _sessions_there(path: Path, made: Blueprint, folder: Path, compiler: Compile
 
 def _against_reference(path: Path) -> list[str]:
     """AArch64 code against LiteRT's reference kernels."""
-    with built(path, "neondot") as (made, _, folder, compiler):
+    with built(path, "i8mm") as (made, _, folder, compiler):
         feeds = made_feeds(made, feeding(path), 0)
         got = _aarch64_outputs(made, folder, compiler, feeds)
     pairs = list(zip(got, _reference_kernels(path, feeds), strict=True))
@@ -302,7 +308,7 @@ def _aarch64_outputs(
     folder: Path,
     compiler: Compiler,
     feeds: Sequence[Array],
-    version: str = "neondot",
+    version: str = "i8mm",
 ) -> list[Array]:
     source = write_program(made, "check.c.in", folder)
     tool = folder / "tool"

@@ -169,7 +169,7 @@ def _check_all(paths: Sequence[Path], runs: int) -> int:
     # Workers without a core of their own are what is tried here.
     division.usable_cpu_count = lambda: max(WORKERS)
     division.WORK_OF_CHUNK = division.WORK_THAT_WAKES = 1
-    division.WORK_OF_WORKER = 1
+    division.WORK_OF_WORKER, division.ALWAYS_SHARED = 1, True
     return sum(check_answers(path, runs) for path in paths)
 
 

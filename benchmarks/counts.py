@@ -1,15 +1,18 @@
 """Instructions and modelled cycles of one inference: figures that no load on the machine changes.
 
     python -m benchmarks.counts [MODEL.tflite ...] [--models WORDS] [--target avx2] [--cpu znver3]
-                                [--against REVISION] [--kernels [NAME...]] [--write SECTION]
+                                [--against REVISION | --beside TARGET] [--kernels [NAME...]]
+                                [--llvm 19] [--write SECTION]
 
 A model becomes a C program of one thread (`sanderling build`), which callgrind runs (generic and
-avx2; it knows no AVX512), or qemu-user with a log of the blocks that it executes (neon, neondot).
+avx2; it knows no AVX512), or qemu-user with a log of the blocks that it executes (neon, neondot,
+i8mm).
 Both tell how often each instruction ran; what two runs have more than one is an inference.
 Stretches of instructions that ran equally often are given to llvm-mca: modelled cycles are what it
 takes a turn of each, as if nothing overlapped with the next stretch and all memory were the first
-cache. --against counts the same of another revision. --kernels takes layers of benchmarks.kernels
-instead of models. Needs gcc, llvm (llvm-mca, llvm-objdump), and valgrind or qemu-user with
+cache. --against counts the same of another revision, --beside of another target, as the old one.
+--kernels takes layers of benchmarks.kernels instead of models. Needs gcc, llvm (llvm-mca,
+llvm-objdump; newer ones, chosen by --llvm, model newer cores), and valgrind or qemu-user with
 gcc-aarch64-linux-gnu.
 """
 
@@ -29,6 +32,7 @@ from pathlib import Path
 
 from benchmarks.common import model_paths, table, write_section
 from benchmarks.revisions import check_out
+from sanderling.delegates.cpu.isa.targets import find
 from sanderling.errors import SanderlingError
 from sanderling.format import dump, load
 from sanderling.measure.machine import machine_line
@@ -58,11 +62,8 @@ int main(int argc, char **argv) {
   return 0;
 }
 """
-# The compiler, and the model of a core, by the beginning of a target's name.
-TOOLS = {
-    "neon": ("aarch64-linux-gnu-gcc", "cortex-a57"),
-    "": ("gcc", "znver3"),
-}
+# The compiler, and the model of a core.
+ARM, X86 = ("aarch64-linux-gnu-gcc", "cortex-a57"), ("gcc", "znver3")
 COVERED = 0.98  # of the instructions: the stretches that are modelled; the rest at their rate
 TURNS = 50  # of a stretch in llvm-mca: long enough to be steady
 
@@ -97,7 +98,11 @@ def build(place: Path | None, model: Path, target: str, folder: Path) -> Path:
 
 def tools(target: str) -> tuple[str, str]:
     """The compiler, and llvm-mca's core."""
-    return next(tools for start, tools in TOOLS.items() if target.startswith(start))
+    return ARM if is_arm(target) else X86
+
+
+def is_arm(target: str) -> bool:
+    return find(target).triple.startswith("aarch64")
 
 
 def _run(
@@ -118,7 +123,7 @@ def _run(
 
 def counts(program: Path, target: str) -> Counts:
     """Of one inference: what two have more than one."""
-    look = by_qemu if target.startswith("neon") else by_callgrind
+    look = by_qemu if is_arm(target) else by_callgrind
     twice, once = look(program, 2), look(program, 1)
     return +Counter({at: count - once[at] for at, count in twice.items()})
 
@@ -149,7 +154,7 @@ def _address(text: str, before: int) -> int:
 
 def by_qemu(program: Path, runs: int) -> Counts:
     log = program.with_name("qemu.log")
-    options = ["-d", "exec,nochain,in_asm", "-D", str(log)]
+    options = ["-cpu", "max", "-d", "exec,nochain,in_asm", "-D", str(log)]
     _run(["qemu-aarch64", *options, str(program), str(runs)], cwd=program.parent)
     blocks: dict[int, list[int]] = {}
     runs_of: Counts = Counter()
@@ -174,9 +179,10 @@ def by_qemu(program: Path, runs: int) -> Counts:
 # -- modelled cycles ----------------------------------------------------------------------------
 
 
-def instructions(program: Path) -> dict[int, str]:
+def instructions(program: Path, llvm: str) -> dict[int, str]:
     """The program's instructions as llvm-mca reads them, by address."""
-    text = _run(["llvm-objdump", "-d", "--no-show-raw-insn", program.name], cwd=program.parent)
+    command = [f"llvm-objdump{llvm}", "-d", "--mattr=+all", "--no-show-raw-insn"]
+    text = _run([*command, program.name], cwd=program.parent)
     found = re.findall(r"^ *([0-9a-f]+): +\t?(\S.*)$", text, re.MULTILINE)
     return {int(at, 16): re.sub(r"<.*?>", "", code).strip() for at, code in found}
 
@@ -199,7 +205,7 @@ def _jumps(text: str) -> bool:
     return bool(re.match(r"j|ret|call|b\b|b\.|bl|br\b|cbn?z|tbn?z", text))
 
 
-def modelled(counted: Counts, code: dict[int, str], target: str, cpu: str) -> float:
+def modelled(counted: Counts, code: dict[int, str], target: str, cpu: str, llvm: str) -> float:
     """Cycles of all stretches; the least frequent ones at the rate of the others."""
     parts = sorted(stretches(counted, code), key=lambda p: -p[0] * len(p[1]))
     total = sum(times * len(block) for times, block in parts)
@@ -209,19 +215,19 @@ def modelled(counted: Counts, code: dict[int, str], target: str, cpu: str) -> fl
             break
         chosen.append(part)
         done += part[0] * len(part[1])
-    cycles = sum(times * _mca(block, target, cpu) for times, block in chosen)
+    cycles = sum(times * _mca(block, target, cpu, llvm) for times, block in chosen)
     return cycles * total / max(done, 1)
 
 
-def _mca(block: Sequence[str], target: str, cpu: str) -> float:
+def _mca(block: Sequence[str], target: str, cpu: str, llvm: str) -> float:
     """Cycles of a turn of the block, jumps left out: their places are unknown to it."""
-    arm = target.startswith("neon")
+    arm = is_arm(target)
     options = [f"-mtriple={'aarch64' if arm else 'x86_64'}", f"-mcpu={cpu}"]
-    options += ["-mattr=+dotprod"] * arm  # models of older cores lack its name
+    options += ["-mattr=+dotprod,+i8mm"] * arm  # models of older cores lack its name
     options += [f"-iterations={TURNS}", "-all-views=false", "-summary-view"]
     text = "\n".join(x for x in block if not _jumps(x)) + "\nnop\n"
     with tempfile.TemporaryDirectory() as folder:
-        said = _run(["llvm-mca", *options], Path(folder), given=text)
+        said = _run([f"llvm-mca{llvm}", *options], Path(folder), given=text)
     found = re.search(r"^Total Cycles: +(\d+)", said, re.MULTILINE)
     return int(found[1]) / TURNS if found else 0.0
 
@@ -229,23 +235,24 @@ def _mca(block: Sequence[str], target: str, cpu: str) -> float:
 # -- command line -------------------------------------------------------------------------------
 
 
-def count(place: Path | None, model: Path, target: str, cpu: str = "") -> Counted:
+def count(place: Path | None, model: Path, target: str, cpu: str = "", llvm: str = "") -> Counted:
     """place: where another revision's package lies."""
+    llvm = f"-{llvm}" if llvm else ""
     with tempfile.TemporaryDirectory() as folder:
         program = build(place, model, target, Path(folder))
         counted = counts(program, target)
-        code = instructions(program)
-        cycles = modelled(counted, code, target, cpu or tools(target)[1])
+        code = instructions(program, llvm)
+        cycles = modelled(counted, code, target, cpu or tools(target)[1], llvm)
     return Counted(sum(counted.values()), cycles)
 
 
 def rows_of(
-    models: Sequence[Path], places: Sequence[Path | None], target: str, cpu: str
+    models: Sequence[Path], ways: Sequence[tuple[Path | None, str]], cpu: str, llvm: str
 ) -> Iterator[list[str]]:
-    """A row for each model: of both revisions, and new / old."""
+    """A row for each model: of both ways (a revision's place, a target), and new / old."""
     for model in models:
         try:
-            found = [count(place, model, target, cpu) for place in places]
+            found = [count(place, model, target, cpu, llvm) for place, target in ways]
         except CountError as error:
             yield [model.stem, str(error)]
             continue
@@ -275,22 +282,25 @@ def header(against: str) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        places: list[Path | None] = [None]
+        ways: list[tuple[Path | None, str]] = [(None, options.target)]
         if options.against:
-            places.insert(0, check_out(options.against, Path(folder, "old")))
+            ways.insert(0, (check_out(options.against, Path(folder, "old")), options.target))
+        elif options.beside:
+            ways.insert(0, (None, options.beside))
         models = model_paths(options.paths, options.models)
         if options.kernels is not None:
             models = layers(options.kernels, Path(folder))
         found = []
-        for row in rows_of(models, places, options.target, options.cpu):
+        for row in rows_of(models, ways, options.cpu, options.llvm):
             print(" | ".join(row), file=sys.stderr, flush=True)
             found.append(row)
-    text = table(header(options.against), found)
+    old = options.against or options.beside
+    text = table(header(old), found)
     print(text)
     if options.write:
         cpu = options.cpu or tools(options.target)[1]
         about = f"Target {options.target}, llvm-mca's {cpu}"
-        about += f"; old: {options.against}." if options.against else "."
+        about += f"; old: {old}." if old else "."
         title = options.write[0].upper() + options.write[1:]
         write_section(options.write, f"## {title}\n\n{machine_line()}\n\n{about}\n\n{text}")
     return 0
@@ -315,7 +325,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="*", metavar="MODEL", help="default: the shared models")
     parser.add_argument("--models", default="", help="only names with one of these words")
     parser.add_argument("--kernels", nargs="*", metavar="NAME", help="layers in place of models")
-    parser.add_argument("--target", default="avx2", help="generic, avx2, neon or neondot")
+    parser.add_argument("--target", default="avx2", help="generic, avx2, neon, neondot, i8mm")
+    parser.add_argument("--beside", default="", metavar="TARGET", help="count that one too")
+    parser.add_argument("--llvm", default="", help="the version of LLVM's tools, such as 19")
     parser.add_argument("--cpu", default="", help="the core that llvm-mca models")
     parser.add_argument("--against", default="", metavar="REVISION", help="count that one too")
     parser.add_argument("--write", metavar="SECTION", help="a section of benchmarks/RESULTS.md")

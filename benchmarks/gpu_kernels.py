@@ -54,7 +54,6 @@ def add_arguments(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--layers", default=LAYERS, help="the model whose layers are shown")
     parser.add_argument("--only", default="", help="words, one of which a network's name has")
     parser.add_argument("--fit", action="store_true", help="print the factors of the cost model")
-    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
 
 
 def main(options: argparse.Namespace) -> None:

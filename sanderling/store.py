@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -162,6 +162,10 @@ class Store:
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> bool:
         """Make an entry; False if it cannot be kept."""
+        return self.write_all({name: pieces})
+
+    def write_all(self, entries: Mapping[str, Iterable[bytes | memoryview]]) -> bool:
+        """Make entries, by their names; False if they cannot all be kept."""
         if self.folder is None or _who() != _compiler():  # edited while it ran
             return False
         try:
@@ -169,7 +173,8 @@ class Store:
             with self._opened() as folder:
                 if folder is None:
                     return False
-                _write_beside(name, pieces, folder)
+                for name, pieces in entries.items():
+                    _write_beside(name, pieces, folder)
         except OSError as error:
             _warn_once(f"compiled code cannot be kept in {self.folder}: {error}")
             return False

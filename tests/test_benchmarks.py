@@ -13,7 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import common, contention, counts, engines, revisions, scaling, small, soak, startup
+from benchmarks import (
+    cold_start,
+    common,
+    contention,
+    counts,
+    engines,
+    revisions,
+    scaling,
+    small,
+    soak,
+    startup,
+)
 from sanderling import load, verify
 from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.delegates.engines import to_onnx
@@ -312,6 +323,12 @@ def test_startup_measures_each_subject() -> None:
     assert {"sanderling cold", "litert"} <= set(samples)
     assert all(s[0]["total_s"] >= s[0]["ready_s"] > 0 for s in samples.values())
     assert "| digits |" in startup.report({"digits": samples}, {})
+
+
+def test_cold_starts_are_of_their_cache(tmp_path: Path) -> None:
+    place, kept = cold_start.check_out(None, tmp_path / "new"), tmp_path / "cache"
+    assert cold_start.after(place, DIGITS, tmp_path / "none.tflite", str(kept)) is None
+    assert cold_start.start(place, DIGITS, str(kept)) > 0 and any(kept.glob("*.part"))
 
 
 def test_revisions_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def plan_library(
     source = model if isinstance(model, Model) else load(model)
     chosen = checked_name(name) if name else identifier(Path(file).stem or "model")
     for function in (custom or {}).values():
-        checked_name(function)
+        checked_name(function, "--custom")
     verify_model(source)
     entry = Session(source, delegates="reference").entry(signature)
     given = by_input(entry.inputs, dict(shapes or {}))

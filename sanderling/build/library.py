@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import ArgumentError, InputError
 from ..ir import Model, Shape
 from ..measure.inputs import Feeding
 from .benchmark import benchmark_program
@@ -25,8 +25,9 @@ SCHEMA = "sanderling.build/1"
 
 @dataclass
 class Library:
-    """What was built. sizes: bytes of code, weights and arena for each version; files: by name,
-    with their bytes; checks: what --check compared."""
+    """What was built. sizes: bytes of code, weights and arena for each version; weight_bytes: of
+    the weights in the file, where versions that pack them alike share them; files: by name, with
+    their bytes; checks: what --check compared."""
 
     name: str
     folder: Path
@@ -36,6 +37,7 @@ class Library:
     inputs: dict[str, str]
     outputs: dict[str, str]
     sizes: list[dict[str, Any]]
+    weight_bytes: int
     runtime_bytes: int
     table_bytes: int
     files: dict[str, int] = field(default_factory=dict)
@@ -78,7 +80,14 @@ def build_library(
     linked = [Path(file) for file in link]
     planned: dict[str, Any] = {"shapes": shapes, "signature": signature, "custom": custom}
     planned |= {"name": name, "threads": threads}
+    if inputs and not check:
+        raise ArgumentError("`input` is for the runs of `check`", fix="give --check, too")
+    for file in linked:
+        if not file.is_file():
+            raise InputError("there is no such file", where=f"--link {file}", fix="check the path")
     made = plan_library(model, target, **planned)
+    if (check or bench) and not linked:
+        _refuse_functions(made)
     with Staging(Path(folder)) as staged:
         place = staged.place
         found = library_of(made, Path(folder), make_files(made, place, compiler, linked))
@@ -92,6 +101,17 @@ def build_library(
             benchmark_program(counted, place / f"{made.name}_benchmark", compiler, size, linked)
         found.files = staged.finish()
     return found
+
+
+def _refuse_functions(made: Blueprint) -> None:
+    """A program is linked, so that the user's functions have to be there."""
+    wanted = {p.function for v in made.versions for p in v.parts if p.function}
+    if wanted:
+        raise InputError(
+            f"a program with this library needs {', '.join(sorted(wanted))}",
+            where="--custom",
+            fix="name the C or object file that defines it: --link FILE",
+        )
 
 
 def write_library(made: Blueprint, folder: Path, compiler: Compiler | None) -> Library:
@@ -129,6 +149,7 @@ def library_of(made: Blueprint, folder: Path, found: tuple[Objects, list[str]]) 
         {n: t.type_text for n, t in zip(names[0], first.inputs, strict=True)},
         {n: t.type_text for n, t in zip(names[1], first.outputs, strict=True)},
         [asdict(s) for s in objects.sizes],
+        objects.weights,
         objects.runtime,
         objects.tables,
         notes=notes,

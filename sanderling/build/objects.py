@@ -36,6 +36,7 @@ class Objects:
 
     members: list[tuple[str, bytes]] = field(default_factory=list)
     sizes: list[Sizes] = field(default_factory=list)
+    weights: int = 0  # bytes of the packed weights; versions that pack them alike share them
     runtime: int = 0  # bytes of the code around the model's
     tables: int = 0  # bytes of names, shapes, places
 
@@ -101,6 +102,7 @@ def _weights(
         known[key] = f"{name}_weights_{len(known)}"
         section = Section(f".rodata.{known[key]}", data, WEIGHTS_ALIGN, {known[key]: 0})
         made.members.append((f"{known[key]}.o", object_file(platform.machine, [section])))
+        made.weights += len(data)
     return known[key]
 
 

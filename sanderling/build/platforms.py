@@ -41,7 +41,7 @@ def _rows(*names: str) -> tuple[Target, ...]:
 
 
 _X86 = _rows("avx512vnni", "avx2vnni", "avx2", "generic")
-_ARM = _rows("neondot", "neon")
+_ARM = _rows("i8mm", "neondot", "neon")
 PLATFORMS = {
     p.name: p
     for p in (
@@ -106,7 +106,7 @@ def _native() -> Platform:
 
 _YMM, _ZMM = 0x6, 0xE6  # what the system has to keep: bits of XCR0
 _EAX, _EBX, _ECX = range(3)
-_HWCAP = 16  # of the auxiliary vector
+_HWCAP, _HWCAP2 = 16, 26  # of the auxiliary vector
 # x86-64: leaf and sub-leaf of CPUID, register, bit, XCR0. AArch64: entry, 0, 0, bit, 0.
 Probe = tuple[int, int, int, int, int]
 PROBES: dict[str, Probe] = {
@@ -129,6 +129,7 @@ PROBES: dict[str, Probe] = {
     "lzcnt": (0x80000001, 0, _ECX, 5, 0),
     "neon": (_HWCAP, 0, 0, 1, 0),
     "dotprod": (_HWCAP, 0, 0, 20, 0),
+    "i8mm": (_HWCAP2, 0, 0, 13, 0),
 }
 _EVERYWHERE = {"sse2"}  # part of x86-64
 

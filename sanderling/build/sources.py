@@ -34,8 +34,8 @@ def identifier(text: str) -> str:
     return found[:MOST_NAME].rstrip("_")
 
 
-def checked_name(name: str) -> str:
-    """The user's own name, if C takes it."""
+def checked_name(name: str, where: str = "--name") -> str:
+    """The user's own name, if C takes it. where: the option that has it."""
     if (
         not re.fullmatch(r"[A-Za-z][0-9A-Za-z_]*", name)
         or _TAKEN.fullmatch(name)
@@ -43,7 +43,7 @@ def checked_name(name: str) -> str:
     ):
         raise InputError(
             f"'{name}' is not a name in C",
-            where="--name",
+            where=where,
             fix=f"letters, digits and _, a letter first, {MOST_NAME} at most",
         )
     return name

@@ -39,7 +39,7 @@ class Compiler:
                 f"the compiler cannot be run: {said}", where=self.words[0], fix="check --cc"
             ) from error
         if done.returncode:
-            said = " ".join((done.stderr or done.stdout).split())[-600:]
+            said = " ".join((done.stderr or done.stdout).split())[-600:] or "nothing"
             raise UnsupportedError(
                 f"it ended with status {done.returncode} and said: {said}",
                 where=shlex.join(self.words),
@@ -76,10 +76,11 @@ def _candidates(platform: Platform) -> list[str]:
 
 def no_compiler(platform: Platform, what: str) -> str:
     """Why something that is linked is not there, and what to do."""
+    system = _NATIVE[1] if platform.is_native else _CROSS[platform.machine]
     one = (
         "the NDK's clang, named with --cc"
         if platform.is_android
-        else f"{_CROSS[platform.machine]}, or pip install ziglang, or your own with --cc"
+        else f"{system}, or pip install ziglang, or your own with --cc"
     )
     return f"there is no {what}: it takes a C compiler for {platform.name}, such as {one}"
 

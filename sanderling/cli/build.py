@@ -42,7 +42,7 @@ def build(
             metavar="NAME",
             help="native (this CPU), x86-64, aarch64, android-arm64, android-x86-64 (several "
             "versions of the code, chosen when an instance is made; x86-64:avx2,generic keeps "
-            "some), or one version such as avx2 or neondot.",
+            "some), or one version such as avx2 or i8mm.",
         ),
     ] = NATIVE,
     threads: Annotated[
@@ -135,6 +135,9 @@ def _text(found: Library) -> str:
     rows = [("library", f"{found.name} in {found.folder}"), ("target", found.target)]
     rows += [("input", f"{name}: {kind}") for name, kind in found.inputs.items()]
     rows += [("output", f"{name}: {kind}") for name, kind in found.outputs.items()]
+    held = (sum(s["code"] for s in found.sizes), found.weight_bytes, found.runtime_bytes)
+    kinds = zip(("code", "weights", "runtime", "tables"), (*held, found.table_bytes), strict=True)
+    rows.append(("bytes", ", ".join(f"{kind} {byte_size(size)}" for kind, size in kinds)))
     parts = [facts([(name, clean(text)) for name, text in rows])]
     parts.append(
         table(

@@ -554,3 +554,46 @@ define(
     takes="x[4]: f32, indices[4]: f32 -> f32",
     notes="MediaPipe",
 )
+
+
+def _resampled_shape(op: Op, specs: Specs) -> Spec:
+    x, places = _shape(op, specs, 0, 4), _shape(op, specs, 1, 4)
+    return out_spec(op, None if x is None or places is None else (*places[:3], x[3]))
+
+
+def _check_resampler(op: Op, x: Shape, places: Shape) -> None:
+    require(x[0] == places[0], op, f"{x[0]} images, places for {places[0]}")
+    require(places[3] >= 2, op, f"places have {places[3]} channels, x and y are two")
+    require(elements(x) > 0, op, "the image is empty")
+
+
+def _resample(op: Op, x: Array, places: Array) -> Array:
+    """Each place (x, y) between four neighbours; outside of the image all is zero."""
+    _check_resampler(op, x.shape, places.shape)
+    (columns, dx), (rows, dy) = (
+        _resampler_axis(places[..., channel], x.shape[axis]) for channel, axis in ((0, 2), (1, 1))
+    )
+    batch = np.arange(len(x))[:, None, None]
+    padded = np.pad(x, ((0, 0), (1, 2), (1, 2), (0, 0)))
+    corners = [padded[batch, rows + i, columns + j] for i in (0, 1) for j in (0, 1)]
+    top, bottom = (a + (b - a) * dx for a, b in (corners[:2], corners[2:]))
+    found: Array = top + (bottom - top) * dy
+    return found
+
+
+def _resampler_axis(places: Array, extent: int) -> tuple[Array, Array]:
+    """The first of two neighbours, counted from the zeros before the image, and the share of the
+    second. Whatever lies outside is among the zeros, NaN too."""
+    near = np.clip(np.nan_to_num(places, nan=-1.0), np.float32(-1), np.float32(extent))
+    first = np.floor(near)
+    return first.astype(np.int64) + 1, (near - first)[..., None].astype(np.float32)
+
+
+define(
+    "custom.Resampler",
+    infer=fitting(_check_resampler, [0, 1], _resampled_shape),
+    evaluate=on(_resample),
+    family="custom",
+    takes="x[4]: f32, places[4]: f32 -> f32",
+    notes="of TensorFlow Lite's GPU delegate",
+)

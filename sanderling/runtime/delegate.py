@@ -34,7 +34,7 @@ class Options:
     threads: how many it may use. state: what operators keep from run to run, for a delegate that
     evaluates operators itself. extra: the session's options by name, model.compile(options=...).
     elsewhere: what an executable can do when a run fails: elsewhere(part, error) warns and gives
-    the part, which has no state, on the other delegates of the session. None: the user insists on
+    the part, state and all, on the other delegates of the session. None: the user insists on
     this one (require_full_delegation), or it is the last.
     before: the ops that stand before the part, as a graph from the model's inputs to the part's.
     """

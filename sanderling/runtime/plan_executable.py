@@ -23,6 +23,9 @@ class PlanExecutable(Executable):
         return self._bound(inputs, outputs).run
 
     def _bound(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Binding:
+        """Variables are the caller's arrays, which steps update in place."""
+        given = zip(self.plan.graph.inputs, inputs, strict=True)
+        self.plan.variables |= {t: array for t, array in given if t in self.plan.variables}
         return Binding(self.plan, inputs, outputs, self.plan.graph.outputs)
 
     def memory(self) -> dict[str, int]:

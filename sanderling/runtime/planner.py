@@ -126,7 +126,8 @@ class Planner:
         """The part on the other delegates, after a run of it has failed. graph: the part."""
         others = [d for d in self.delegates if d is not part.delegate]
         settings = replace(self._settings, delegates=others, limits=self.limits.lifted())
-        planner = Planner(settings, self.options.state, self.variables)
+        # Variables are the caller's arrays, whatever this planner makes for them.
+        planner = Planner(settings, self.options.state, {})
         plan = planner.plan(graph, [t.shape for t in graph.inputs])
         left, part.delegate = part.delegate, plan.partition.parts[0].delegate
         part.left = Refusal(left.name, error.what)

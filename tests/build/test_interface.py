@@ -93,6 +93,54 @@ def test_bad_use_gets_a_status_and_a_text(tmp_path: Path) -> None:
     ]
 
 
+OWN_MEMORY = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "m.h"
+enum { ROOM = 1 << 20, EDGE = 128 };
+/* Memory that begins anywhere, holds anything, and is as large as was asked for: same answers, and
+   nothing beside it is touched. */
+int main(int argc, char **argv) {
+  int8_t in[64], wanted[10], got[10];
+  sanderling_buffer input = {in, sizeof in}, output = {wanted, sizeof wanted};
+  m_instance *made;
+  unsigned char *room = malloc(ROOM);
+  for (int i = 0; i < 64; i++) in[i] = (int8_t)(5 * i - 128);
+  if (m_create(NULL, &made) || m_run(made, &input, 1, &output, 1)) return 1;
+  m_destroy(made);
+  output.data = got;
+  for (int skip = 0; skip < 64; skip += 21) {
+    sanderling_options o = {0};
+    o.threads = argc > 1 ? atoi(argv[1]) : 1;
+    o.memory_bytes = m_memory_bytes(o.threads, NULL);
+    o.memory = room + EDGE + skip;
+    if (!o.memory_bytes || o.memory_bytes + 2 * EDGE > ROOM) return 2;
+    memset(room, 0xab, ROOM);
+    if (m_create(&o, &made)) return 3;
+    for (int i = 0; i < 3; i++) {
+      memset(got, 0, sizeof got);
+      if (m_run(made, &input, 1, &output, 1) || memcmp(got, wanted, sizeof got)) return 4;
+    }
+    m_destroy(made);
+    for (int i = 0; i < ROOM; i++)
+      if (room[i] != 0xab && (i < EDGE + skip || i >= EDGE + skip + (int)o.memory_bytes)) return 5;
+  }
+  free(room);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_of_the_caller(
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_everything(monkeypatch)
+    digits(tmp_path)
+    run(compiled(tmp_path, OWN_MEMORY, "m", ["-fsanitize=address,undefined"]), threads)
+
+
 def test_no_memory_is_a_status(tmp_path: Path) -> None:
     """calloc that gives nothing."""
     built(gather(), tmp_path)

@@ -17,6 +17,7 @@ from sanderling.build.sources import identifier
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
 from sanderling.runtime.session import Session
+from sanderling.units import byte_size
 from tests.support.command_line import F32, INT8, call
 from tests.support.cpu_conformance import cases_of
 from tests.support.every_worker import share_everything
@@ -177,6 +178,17 @@ def test_an_archive_needs_no_compiler(tmp_path: Path, monkeypatch: pytest.Monkey
     before = (tmp_path / "libm.a").read_bytes()
     built(INT8, tmp_path, cc="none")
     assert (tmp_path / "libm.a").read_bytes() == before  # the same model gives the same bytes
+
+
+def test_versions_share_equal_weights(tmp_path: Path) -> None:
+    """float32 is packed alike for all CPUs of AArch64; bytes for each of its instructions."""
+    for path, shared in ((F32, True), (INT8, False)):
+        found = built(path, tmp_path, target="aarch64", cc="none")
+        each = [sizes["weights"] for sizes in found.sizes]
+        assert len(each) == 3 and found.files["libm.a"] > found.weight_bytes
+        assert found.weight_bytes == (each[0] if shared else sum(each))
+    told = call("build", INT8, "-o", tmp_path, "--target", "aarch64", "--cc", "none", "-q").stdout
+    assert f"weights {byte_size(found.weight_bytes)}, runtime" in told
 
 
 def test_nothing_but_libc_is_needed(tmp_path: Path) -> None:

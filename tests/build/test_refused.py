@@ -108,6 +108,12 @@ def test_a_custom_operator_in_c(tmp_path: Path) -> None:
             model.run({"x": np.full((1, 4), 101, F)})
 
 
+def test_a_program_needs_the_function(tmp_path: Path) -> None:
+    with pytest.raises(sanderling.InputError, match="needs twice") as caught:
+        built(custom(), tmp_path / "lib", custom={"Twice": "twice"}, bench=True)
+    assert "--link" in caught.value.fix and not (tmp_path / "lib").exists()
+
+
 def test_the_check_calls_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The session has it in Python, the library in C: --plugin and --link."""
     sanderling.save(custom(), tmp_path / "m.tflite")

@@ -114,7 +114,7 @@ def test_compilers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_arm
 def test_aarch64_is_chosen_by_its_features(tmp_path: Path) -> None:
-    """A Cortex-A53 has no dot product; what qemu calls max has one."""
+    """A Cortex-A53 has no dot product, a Neoverse N1 has; qemu's max multiplies matrices, too."""
     built(INT8, tmp_path, target="aarch64")
     program = compiled(
         tmp_path,
@@ -125,7 +125,8 @@ def test_aarch64_is_chosen_by_its_features(tmp_path: Path) -> None:
         CROSS,
     )
     assert run(QEMU, "-cpu", "cortex-a53", program) == "neon\n"
-    assert run(QEMU, "-cpu", "max", program) == "neondot\n"
+    assert run(QEMU, "-cpu", "neoverse-n1", program) == "neondot\n"
+    assert run(QEMU, "-cpu", "max", program) == "i8mm\n"
 
 
 @needs_arm
@@ -139,8 +140,8 @@ def test_aarch64_answers(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_library(made, tmp_path, compiler)
     checks = check_library(made, tmp_path, compiler, Feeding())
     assert [(c.version, c.threads) for c in checks] == [
-        ("neondot", 1), ("neondot", 2), ("neon", 1), ("neon", 2),
-    ]  # fmt: skip
+        (version, count) for version in ("i8mm", "neondot", "neon") for count in (1, 2)
+    ]
     assert all(c.passed for c in checks) and all(c.identical or path == F32 for c in checks)
     version = made.versions[0]
     (part,) = version.parts
@@ -156,5 +157,5 @@ def test_aarch64_answers(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert compiler is not None
     source = write_program(made, "check.c.in", tmp_path)
     program(compiler, tmp_path / "t", [source, tmp_path / "libm.a"], [f"-I{tmp_path}"], static=True)
-    run(QEMU, tmp_path / "t", 1, "neondot", 1, tmp_path)
+    run(QEMU, tmp_path / "t", 1, "i8mm", 1, tmp_path)
     assert (tmp_path / "output_0").read_bytes() == wanted.tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from itertools import product
@@ -337,4 +338,42 @@ MEDIAPIPE = [
     ],
 ]
 
-CASES: list[Case] = [*DETECTIONS, *SPECTROGRAM, *MFCC, *VERIFY, *HADAMARD, *TRANSPOSED, *MEDIAPIPE]
+
+def loop_resample(x: Array, places: Array) -> list[Array]:
+    """Point by point, as TensorFlow Lite's kernel for GPUs mixes four neighbours."""
+    batch, rows, columns, _ = places.shape
+    out = np.zeros((batch, rows, columns, x.shape[3]), np.float32)
+
+    def pixel(image: int, row: int, column: int) -> Array:
+        inside = 0 <= row < x.shape[1] and 0 <= column < x.shape[2]
+        return x[image, row, column] if inside else np.zeros(x.shape[3], np.float32)
+
+    for b, i, j in np.ndindex(batch, rows, columns):
+        px, py = float(places[b, i, j, 0]), float(places[b, i, j, 1])
+        left, top = math.floor(px), math.floor(py)
+        for row, column in product((0, 1), (0, 1)):
+            share = (px - left if column else left + 1 - px) * (py - top if row else top + 1 - py)
+            out[b, i, j] += np.float32(share) * pixel(b, top + row, left + column)
+    return [out]
+
+
+RESAMPLER = [
+    case(
+        "custom.Resampler",
+        f32(batch, *size, depth),
+        f32(batch, *result, more, low=-2, high=max(size) + 1),
+        litert=False,
+        expect=loop_resample,
+        tol=1e-5,
+        why="LiteRT has it on GPUs alone",
+    )
+    for batch, size, depth, result, more in (
+        (1, (5, 4), 3, (3, 6), 2),
+        (2, (3, 7), 4, (4, 4), 2),
+        (1, (1, 1), 5, (2, 3), 4),
+        (1, (8, 9), 6, (5, 5), 2),
+    )
+]
+
+CASES: list[Case] = [*DETECTIONS, *SPECTROGRAM, *MFCC, *VERIFY, *HADAMARD, *TRANSPOSED, *MEDIAPIPE,
+                     *RESAMPLER]  # fmt: skip

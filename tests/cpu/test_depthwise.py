@@ -127,6 +127,7 @@ ROWS: list[tuple[tuple[int, int], int, int, dict[str, Any]]] = [
     ((1, 1), 24, 3, {}),
     ((2, 3), 17, 5, {}),
     ((40, 1), 16, 3, {"stride": 3}),
+    ((5, 150), 40, 3, {}),  # more than a strip of paired_rows.py
     ((8, 8), 66, 1, {}),
     ((8, 8), 66, 2, {"stride": 2, "padding": "VALID"}),
     ((7, 8), 3, 3, {"multiplier": 5}),

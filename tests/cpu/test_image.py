@@ -27,7 +27,7 @@ from tests.support.cpu_conformance import (
     run,
 )
 
-ARM = ("neon", "neondot") if EVERYTHING else ("neondot",)
+ARM = ("neon", "neondot", "i8mm") if EVERYTHING else ("i8mm",)
 MOST_EMULATED = 1
 I64, F32 = ir.IntType(64), ir.FloatType()
 

@@ -21,7 +21,7 @@ ROOT = Path(compiler.__file__).parent
 ISA_FILES = ROOT / "isa"
 ARCHITECTURES = ("llvm.x86.", "llvm.aarch64.")
 # What a row tells LLVM; a kernel that looks into it decides what an architecture's file should.
-FOR_LLVM = {"triple", "features", "cpu", "needs", "isa", "dot"}
+FOR_LLVM = {"triple", "features", "cpu", "needs", "isa", "dot", "matrix"}
 # Their kernels have operations of all kinds.
 OPS = (
     "CONV_2D",
@@ -37,6 +37,7 @@ OPS = (
 PROMISED = {
     "has_dot": ("dot_bytes",),
     "has_dot_words": ("dot_words",),
+    "has_byte_matrix": ("multiply_byte_matrix",),
     "has_pairs": ("multiply_pairs",),
     "has_packs": ("pack_words", "pack_bytes"),
     "has_high_mul": ("high_mul", "rounding_shift"),
@@ -84,13 +85,15 @@ def test_a_target_has_what_it_says(name: str) -> None:
     wanted += ["lookup"] if isa.lookup_lanes > 1 else []
     for operation in ("pause", "clock", *wanted):
         assert getattr(type(isa), operation) is not getattr(Isa, operation), operation
-    assert isa.gettid != isa.futex
+    numbers = isa.gettid, isa.futex, isa.getcpu, isa.sched_setaffinity, isa.sched_getaffinity
+    assert len(set(numbers)) == len(numbers)
 
 
 class Plain(Isa):
     """An architecture without a single instruction of its own."""
 
     gettid, futex = 186, 202
+    getcpu, sched_setaffinity, sched_getaffinity = 309, 203, 204
 
     def pause(self, e: Emitter) -> None:
         """Nothing: spinning is all there is."""

@@ -3,6 +3,7 @@ every kind of tile, panel, block and row source."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sanderling.ops.base import scale_zero
 from sanderling.ops.execute import evaluate, new_state
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case, T, case, f32, i8, u8, weights
+from tests.support.aarch64_qemu import QEMU
 from tests.support.cpu_conformance import (
     EVERYTHING,
     RUNNABLE,
@@ -120,6 +122,44 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 )
 def test_shapes(shape: Any, kind: str, target: str) -> None:
     assert check_cpu(_conv(kind, *shape), target) == ""
+
+
+@pytest.mark.skipif(QEMU is None, reason="qemu-aarch64 is not installed")
+@pytest.mark.parametrize("target", ["i8mm", "neondot"])
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_shapes_on_aarch64(kind: str, target: str) -> None:
+    """u8: weights that do not fit 8 bits without their zero point."""
+    for shape in SHAPES if EVERYTHING else SHAPES[: 9 if target == "i8mm" else 2]:
+        assert check_cpu(_conv(kind, *shape), target, emulate=True) == ""
+
+
+# Of tiles: odd and even rows, one column to several vectors, depths around a step.
+PAIRS = [(1, 1, 1), (2, 3, 8), (3, 5, 7), (5, 2, 9), (7, 13, 24), (4, 16, 64), (9, 31, 33)]
+
+
+@pytest.mark.skipif(QEMU is None, reason="qemu-aarch64 is not installed")
+def test_pairs_of_rows_and_columns() -> None:
+    """The largest codes and weights too: a sum of their products is exact."""
+    for rows, units, depth in PAIRS:
+        filters = weights(units, depth, dtype="i8", scale=0.02, low=-128, high=127)
+        x, out = i8(rows, depth, scale=0.03, zp=-128), i8(scale=0.9, zp=3)
+        row = case("FULLY_CONNECTED", x, filters, None, out=[out], version=4)
+        assert check_cpu(row, "i8mm", emulate=True) == ""
+
+
+def test_products_of_bytes_take_the_widest_instruction() -> None:
+    """Known by the code itself: smmla and sdot of AArch64. What fits no 8 bits is shifted."""
+    found = {}
+    for kind, target in product(("i8", "u8"), ("neon", "neondot", "i8mm")):
+        row = _conv(kind, (1, 4, 4, 16), (16, 1, 1, 16), SAME)
+        code = cpu_for(target).compiled(row.model().main).image.code
+        words = np.frombuffer(code[: len(code) // 4 * 4], "<u4") & 0xFFE0FC00
+        found[kind, target] = [bool((words == first).any()) for first in (0x4E80A400, 0x4E809400)]
+    for kind in ("i8", "u8"):
+        assert found[kind, "neon"] == [False, False]
+        assert found[kind, "neondot"] == [False, True]
+    assert found["i8", "i8mm"] == [True, False]
+    assert found["u8", "i8mm"] == [True, True]  # the sums of rows
 
 
 @pytest.mark.parametrize("kind", ["f32", "i8", "u8"])

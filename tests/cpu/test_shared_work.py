@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,22 @@ import pytest
 
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime import division
-from sanderling.delegates.cpu.runtime.abi import CLAIM, CREW, OF_WORKER, STATE, WAKES
+from sanderling.delegates.cpu.runtime.abi import (
+    ALWAYS,
+    CLAIM,
+    CREW,
+    FOR_ASLEEP,
+    FOR_AWAKE,
+    HABITS,
+    LINE,
+    OF_WORKER,
+    STATE,
+    WAKES,
+)
 from sanderling.delegates.cpu.runtime.division import chunks, limits, table, workers_of
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable, Crew
+from sanderling.delegates.cpu.steps import choice
+from sanderling.delegates.cpu.steps.choice import ALONE, NEVER, SHARED
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
@@ -113,6 +127,21 @@ def test_workers_without_a_core_of_their_own(nice: int) -> None:
     with busy(core):
         for _ in range(100):
             np.testing.assert_array_equal(session(x), expected)
+    assert all(os.sched_getaffinity(t) == {core} for t in threads_now() - before)
+
+
+def test_who_is_woken_may_still_go_anywhere() -> None:
+    """A worker is kept off the core of whoever wakes it only while it is woken."""
+    model = stack(size=28)
+    x, before = feed(model), threads_now()
+    session = model.compile([CpuDelegate()], threads=3)
+    session(x)
+    workers = threads_now() - before
+    allowed = {t: os.sched_getaffinity(t) for t in workers}
+    for _ in range(20):
+        time.sleep(0.003)  # they sleep
+        session(x)
+    assert {t: os.sched_getaffinity(t) for t in workers} == allowed
 
 
 def test_nobody_writes_when_the_run_is_over() -> None:
@@ -174,18 +203,106 @@ def test_after_many_runs_and_with_old_claims() -> None:
     assert runner._sync[STATE : STATE + 2].view(np.int64)[0] > state
 
 
+# -- whether a run is shared ----------------------------------------------------------------------
+
+
+class Habits:
+    """What an executable has learnt of runs, both of those after a pause and of close ones."""
+
+    def __init__(self, runner: CpuExecutable) -> None:
+        self.sync = runner._sync
+        self.sync[ALWAYS] = 0
+        self.lines = self.sync[HABITS : HABITS + 2 * LINE].view(np.int64).reshape(2, -1)
+
+    def set(self, **words: int) -> None:
+        for name, value in words.items():
+            self.lines[:, getattr(choice, name)] = value
+
+    def know(self, shared: int, alone: int) -> None:
+        """The usual ticks of a run."""
+        self.lines[:, choice.USUAL + SHARED], self.lines[:, choice.USUAL + ALONE] = shared, alone
+
+    @property
+    def state(self) -> int:
+        return int(self.sync[STATE : STATE + 2].view(np.int64)[0])
+
+
+LONG = 10**15
+
+
+def test_the_manner_that_was_faster_is_preferred() -> None:
+    model = stack()
+    x = feed(model)
+    expected = answer_of_one(model, x)
+    session = model.compile([CpuDelegate()], threads=2)
+    session(x)
+    habits = Habits(executable(session))
+    habits.set(TRIAL=0, SINCE=-100)
+    habits.know(shared=LONG, alone=1)
+    session(x)  # it looks at what is known when it is over
+    assert choice.ALONE in habits.lines[:, choice.PREFERRED]
+    habits.set(PREFERRED=ALONE, SINCE=-100)
+    habits.know(shared=0, alone=0)
+    before = habits.state
+    np.testing.assert_array_equal(session(x), expected)
+    assert habits.state == before, "nothing was announced"
+    assert {int(habits.sync[w]) for w in (FOR_AWAKE, FOR_ASLEEP)} == {NEVER}
+    habits.know(shared=1, alone=LONG)
+    session(x)
+    assert choice.SHARED in habits.lines[:, choice.PREFERRED]
+    habits.set(PREFERRED=SHARED, SINCE=-100)
+    np.testing.assert_array_equal(session(x), expected)
+    assert habits.state > before
+
+
+def test_the_other_manner_is_tried_and_seldomer_if_it_does_not_gain() -> None:
+    model = stack()
+    x = feed(model)
+    session = model.compile([CpuDelegate()], threads=2)
+    session(x)
+    habits = Habits(executable(session))
+    habits.set(PREFERRED=SHARED, TRIAL=0, EVERY=64, SINCE=64)
+    habits.know(shared=1, alone=1)
+    session(x)
+    (line,) = np.flatnonzero(habits.lines[:, choice.TRIAL])
+    assert habits.lines[line, choice.TRIAL] == choice.TRIAL_ALONE
+    assert habits.lines[line, choice.USUAL + ALONE] == 0, "what was known before is forgotten"
+    habits.set(TRIAL=1, EVERY=64)
+    habits.know(shared=1, alone=0)
+    before = habits.state
+    session(x)
+    assert habits.state == before, "the trial was alone"
+    (line,) = np.flatnonzero(habits.lines[:, choice.EVERY] != 64)
+    assert habits.lines[line, choice.EVERY] == 128
+    assert habits.lines[line, choice.TRIAL] == 0
+    assert habits.lines[line, choice.PREFERRED] == SHARED
+
+
+def test_one_interrupted_run_says_little() -> None:
+    """What is usual moves by an eighth at most."""
+    model = stack()
+    x = feed(model)
+    session = model.compile([CpuDelegate()], threads=2)
+    session(x)
+    habits = Habits(executable(session))
+    habits.set(PREFERRED=SHARED, TRIAL=0, SINCE=-100)
+    habits.know(shared=LONG, alone=0)
+    session(x)
+    assert LONG - LONG // 8 in habits.lines[:, choice.USUAL + SHARED]
+
+
 # -- how work is divided --------------------------------------------------------------------------
 
 
 def test_chunks_are_even_and_no_more_than_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("WORK_OF_CHUNK", 1000), ("WORK_THAT_WAKES", 20_000)):
+    for name, value in (("WORK_OF_CHUNK", 1000), ("WORK_THAT_WAKES", 95_000)):
         monkeypatch.setattr(division, name, value)
     units, works = [1, 3, 100, 100, 100], [90_000, 90_000, 1500, 5000, 90_000]
     found = limits(units, works)
-    assert found == [1 | WAKES, 3 | WAKES, 1, 5, 90 | WAKES]
+    assert found == [1, 3 | WAKES, 1, 5 | WAKES, 90], "what is left is enough, or not"
     assert table(found, 1).tolist() == [0] * 6
-    assert table(found, 2).tolist() == [0, 2 | WAKES, 0, 4, 8 | WAKES, 0]
-    assert table(found, 4).tolist() == [0, 3 | WAKES, 0, 4, 16 | WAKES, 0]
+    assert table(found, 2).tolist() == [0, 2 | WAKES, 0, 4 | WAKES, 8, 0]
+    assert table(found, 4).tolist() == [0, 3 | WAKES, 0, 4 | WAKES, 16, 0]
     assert chunks(WAKES - 1, 1024) == 4 * 1024
 
 

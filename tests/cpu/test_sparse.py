@@ -328,7 +328,7 @@ def test_more_zeros_cost_less() -> None:
     assert cycles(cut, 100, 1.0) < cycles(cut, 200, 1.0) <= cycles(cut, 200, 2.0)
 
 
-@pytest.mark.parametrize("target", ["avx512vnni", "avx2", "neondot"])
+@pytest.mark.parametrize("target", ["avx512vnni", "avx2", "neondot", "i8mm"])
 def test_layers_of_networks_are_decided(target: str) -> None:
     found = {}
     for share in (0.0, 0.2, 0.8):

@@ -176,7 +176,7 @@ def run_python(code: str) -> str:
         from sanderling.delegates.cpu import delegate as cpu
         from sanderling.delegates.cpu.runtime import division
         division.WORK_OF_WORKER = division.WORK_OF_CHUNK = division.WORK_THAT_WAKES = 1
-        division.usable_cpu_count = lambda: 1024
+        division.usable_cpu_count, division.ALWAYS_SHARED = lambda: 1024, True
         from sanderling.delegates.cpu.delegate import CpuDelegate
         from tests.support.conv_stacks import feed, stack
         model = stack()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Offers
-from sanderling.delegates.gpu.devices.webgpu import chunks
+from sanderling.delegates.gpu.devices.webgpu import WebGpuDevice, chunks
 from sanderling.delegates.gpu.dialects.wgsl import Wgsl, arguments_of
 from sanderling.delegates.gpu.language import Kernel, Storage
 from sanderling.delegates.gpu.lower import lower
@@ -18,7 +20,8 @@ from sanderling.delegates.gpu.options import SOFTWARE
 from sanderling.errors import DelegateError
 from sanderling.ir import DType, Graph, Model, Quant
 from tests.conformance.harness import Case
-from tests.support.gpu_conformance import EVERYTHING, cases_of, check_gpu, is_taken
+from tests.support import gpu_nets as nets
+from tests.support.gpu_conformance import EVERYTHING, cases_of, check_gpu, is_taken, part_of
 from tests.support.gpu_devices import (
     Pinned,
     check_answers,
@@ -49,7 +52,7 @@ def test_every_kernel_is_written_in_wgsl(precision: str) -> None:
     for row in ROWS[:: 1 if precision == "f32" else 5]:
         if not is_taken(row):
             continue
-        lowered = lower(row.model().main, OFFERS, Wgsl, precision)
+        lowered = lower(part_of(row), OFFERS, Wgsl, precision)
         assert lowered.steps, row.id
         for step in lowered.steps:
             text = step.kernel.source()
@@ -200,3 +203,36 @@ def test_a_session_runs_again_and_again() -> None:
         found, wanted = session.run(given(model, seed)), expected.run(given(model, seed))
         for name, answer in wanted.items():
             np.testing.assert_allclose(found[name], answer, atol=1e-4)
+
+
+@needs_webgpu
+def test_a_pipeline_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that differ in their weights alone share it, and so do all executables of a start."""
+    compiled: list[tuple[object, ...]] = []
+    made = WebGpuDevice._compiled
+
+    def counted(
+        self: WebGpuDevice, device: Any, program: Any, kernel: str, layout: Any,
+        group: Sequence[int], first: Sequence[int],
+    ) -> Any:  # fmt: skip
+        compiled.append((kernel, *group, *first))
+        return made(self, device, program, kernel, layout, group, first)
+
+    monkeypatch.setattr(WebGpuDevice, "_compiled", counted)
+    _, executable = nets.compiled(nets.dense(layers=5), backend="webgpu", cache=False)
+    assert len(executable.recipe.calls) == 5
+    assert len(compiled) == len(set(compiled)) < 5
+
+
+@needs_webgpu
+@pytest.mark.parametrize("name", ["SIN", "COS"])
+def test_angles_of_many_turns(name: str) -> None:
+    """WGSL promises one turn, to 2**-11."""
+    graph = Graph()
+    x = graph.input("x", DType.FLOAT32, (1, 400))
+    graph.outputs = [graph.tensor("y", DType.FLOAT32, (1, 400))]
+    graph.add(name, [x], graph.outputs)
+    angles = np.linspace(-2000, 2000, 400, dtype=np.float32)[None]
+    found = Model([graph]).compile([GpuDelegate(backend="webgpu", cache=False)])(angles)
+    exact = {"SIN": np.sin, "COS": np.cos}[name](angles.astype(np.float64))
+    np.testing.assert_allclose(found, exact, atol=2e-6)

@@ -24,6 +24,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa.targets import TARGETS, emulatable, host_target, runnable
 from sanderling.ir import Array, Graph, Op
 from sanderling.ir.graph import copy_graph
+from sanderling.ops.execute import initial_value
 from sanderling.runtime.binding import bind_outputs
 from sanderling.runtime.partition import Limits, partition
 from sanderling.runtime.session import Session
@@ -37,7 +38,7 @@ from .aarch64_qemu import run_aarch64
 # on the host's target, and other machines' targets take turns; `make test-all` takes all cases on
 # all targets.
 EVERYTHING = bool(os.environ.get("SANDERLING_TEST_ALL"))
-OTHERS = ("avx512vnni", "avx2", "generic", "neondot")
+OTHERS = ("avx512vnni", "avx2", "generic", "i8mm")
 TARGET_NAMES = tuple(TARGETS) if EVERYTHING else (*dict.fromkeys((host_target().name, *OTHERS)),)
 # The host's own first. `make test` runs other targets where they take turns, and a share of all
 # tests as an older machine; `make test-all` runs everything on all of them.
@@ -133,10 +134,12 @@ def compare(case: Case, step: int, ours: Sequence[Array], theirs: Sequence[Array
 
 
 def run_emulated(graph: Graph, delegate: CpuDelegate, arrays: Sequence[Array]) -> list[Array]:
-    """The whole graph, whose shapes are known, as one part in qemu."""
-    own, _ = copy_graph(graph, graph.ops, graph.inputs, graph.outputs)
+    """The whole graph, whose shapes are known, as one part in qemu; variables are inputs of it."""
+    operands = [t for op in graph.ops for t in op.inputs if t is not None]
+    states = list(dict.fromkeys(t for t in operands if t.is_variable))
+    own, _ = copy_graph(graph, graph.ops, [*graph.inputs, *states], graph.outputs)
     outputs = [np.zeros(t.shape, t.dtype.numpy) for t in graph.outputs]
-    run_aarch64(delegate.compiled(own), arrays, outputs)
+    run_aarch64(delegate.compiled(own), [*arrays, *map(initial_value, states)], outputs)
     return outputs
 
 

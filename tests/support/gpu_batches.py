@@ -22,13 +22,18 @@ from sanderling.ir.graph import copy_graph
 from tests.conformance.harness import Case
 
 from .cpu_conformance import refused, run
-from .gpu_conformance import check_gpu, gpu, judge
+from .gpu_conformance import Range, check_gpu, gpu, judge
 
 
 def complaints(rows: Sequence[Case], **options: Any) -> dict[str, str]:
     """What is wrong with each case; "" if nothing is."""
     found = _in_a_batch(rows, options)
     return {row.id: said and _alone(row, options) for row, said in found.items()}
+
+
+def ordinary_complaints(rows: Sequence[Case], within: Range, **options: Any) -> dict[str, str]:
+    """What is wrong with each case, alone and on ordinary numbers."""
+    return {row.id: _alone(row, {**options, "within": within}) for row in rows}
 
 
 def stratified(rows: Sequence[Case], seed: int = 0) -> list[Case]:

@@ -30,7 +30,7 @@
 /* As abi.py has them: the slots of a context, the words of a sync block, a mark of chunks. */
 enum { ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, CHUNKS, FIRST_ARG };
 enum { LINE = 16, STOP = 2 * LINE, MOST_SPINS = STOP + 1, WORKERS = STOP + 2, SYSCALL = STOP + 4 };
-enum { CREW = 3 * LINE, OF_WORKER = 3 * LINE, WAKES = 1 << 16 };
+enum { CREW = 6 * LINE, OF_WORKER = 3 * LINE, WAKES = 1 << 16 };
 /* As executable.py and division.py have them. */
 enum { SPIN = 4000, CHUNKS_OF_WORKER = 4 };
 

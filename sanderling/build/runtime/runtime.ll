@@ -1,4 +1,4 @@
-; made by runtime_ir.py from 5f4def4a875e4cac455f29efcbc39c986e7bce2618917efe261b1139ed72c16f
+; made by runtime_ir.py from 6f691ad065474c700ea6358b8101027d73ef0d2905064d4ce260d75071a3b70e
 
 %struct.model = type { ptr, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr }
 %struct.answers = type { i32, [8 x %struct.answer] }
@@ -257,7 +257,7 @@ define internal fastcc i64 @lay_out(ptr noundef %0, i64 noundef %1, ptr noundef 
   %50 = mul i64 %35, 192
   %51 = getelementptr inbounds i8, ptr %2, i64 %49
   %52 = select i1 %5, ptr null, ptr %51
-  %53 = add i64 %50, 255
+  %53 = add i64 %50, 447
   %54 = and i64 %53, -64
   %55 = add i64 %49, %54
   %56 = getelementptr inbounds %struct.part, ptr %31, i64 %24, i32 14

@@ -15,11 +15,13 @@ from ...spans import span
 from .codegen.compiling import Crew
 from .codegen.pieces import Pieces
 from .codegen.program import Program, StepError
+from .dialect.chains import CHAIN
 from .dialect.fused import unfused, where
 from .isa.targets import Target
 from .kernels.products.zeros import judge
 from .kernels.row import UNKNOWN
 from .passes.pipeline import prepare
+from .runtime.cache import Cache
 from .runtime.executable import Compiled, aligned
 from .runtime.image import Image
 from .steps.dump import Dump, fused_text, types_text
@@ -32,6 +34,9 @@ from .table import row_of
 # What is called from outside.
 ENTRIES = ("call", "invoke", "serve", "stop", "clock")  # clock: of traced code
 
+# Multiply-adds of a step whose tiles are compiled apart: it takes microseconds, a call a few ns.
+LARGE = 500_000
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,8 +48,8 @@ class Settings:
     checked: bool = False  # test every access to memory
 
 
-def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
-    """From a part to machine code. The part is changed on the way."""
+def build(part: Graph, settings: Settings, dump: Dump, cache: Cache) -> Compiled:
+    """From a part to machine code. The part is changed on the way. cache: of pieces."""
     work = sum(map(effort, part.ops))
     sizes = tuple(t.dtype.nbytes(t.shape) for t in (*part.inputs, *part.outputs))
     origins = Origins(part)
@@ -54,7 +59,9 @@ def build(part: Graph, settings: Settings, dump: Dump) -> Compiled:
         error.ops = origins.under(error.op)
         raise
     with Crew(settings.target, quick=settings.checked) as crew:
-        image = Pieces(program.module, settings.target, crew).image()
+        large = {s.body for s in program.steps if is_large(s.op)}
+        image = Pieces(program.module, settings.target, crew, cache, large).image()
+    cache.store_pieces(crew.made)
     dump.code(program.module, settings.target)
     image = Image(image.code, {n: at for n, at in image.entries.items() if n in ENTRIES})
     weights = aligned(len(program.weights.blob))
@@ -89,6 +96,16 @@ def effort(op: Op) -> int:
     return max(found.macs, found.bytes_written)
 
 
+def is_large(op: Op) -> bool:
+    """Whether calls of its tiles do not count. Layers are chained where they are large."""
+    return CHAIN in op.attrs or multiply_adds(op) >= LARGE
+
+
+def multiply_adds(op: Op) -> int:
+    """Of a step."""
+    return cost(unfused(op), lowered=True).macs
+
+
 def describe(program: Program) -> list[dict[str, str]]:
     """The steps for people: what they do, with which kernel, from where to where, and the bytes
     that they touch."""
@@ -99,7 +116,7 @@ def describe(program: Program) -> list[dict[str, str]]:
             "op": where(step.op),
             "inputs": types_text(step.op.inputs, program.places),
             "outputs": types_text(step.op.outputs, program.places),
-            "macs": str(cost(unfused(step.op), lowered=True).macs),
+            "macs": str(multiply_adds(step.op)),
             "weights": str(step.weights),
             "reads": str(_bytes(step.op.inputs)),
             "writes": str(_bytes(step.op.outputs)),

@@ -173,7 +173,8 @@ class CpuDelegate(Delegate):
             from .steps.dump import Dump, folder_for
 
             folder = folder_for(str(root), part, key) if root else None
-            made = build(part, Settings(row, self.timed, traced, self.checked), Dump(folder))
+            settings = Settings(row, self.timed, traced, self.checked)
+            made = build(part, settings, Dump(folder), self.cache)
         with span("keep the code", "compile", {"bytes": len(made.image.code)}):
             return self.cache.store(key, made), key
 
@@ -189,7 +190,7 @@ def build(delegate: CpuDelegate, part: Graph) -> Compiled:
     from .build import build
     from .steps.dump import Dump
 
-    return build(part, _settings(delegate), Dump(None))
+    return build(part, _settings(delegate), Dump(None), Cache("off"))
 
 
 def lower(part: Graph, delegate: CpuDelegate) -> tuple[Any, int]:

@@ -18,8 +18,8 @@ from .kernels.products.cores import (
     BfloatCore,
     Core,
     FloatCore,
+    byte_core,
     column_type,
-    dot_core,
     wide_core,
 )
 from .runtime.executable import aligned
@@ -55,7 +55,7 @@ def core_of(target: Target, kind: str) -> Core | None:
         return FloatCore()
     if kind == "bf16":
         return BfloatCore() if target.bf16 else None
-    return (dot_core(target) if kind == "i8" else None) or wide_core(target)
+    return (byte_core(target) if kind == "i8" else None) or wide_core(target)
 
 
 def multiply(target: Target, kind: str) -> Callable[[], Work] | None:

@@ -80,6 +80,7 @@ def _pieces(key: str, entry: Entry) -> list[bytes]:
         "outputs": recipe.outputs,
         "programs": recipe.programs,
         "remarks": recipe.remarks,
+        "states": recipe.states,
         "binaries": [len(b) for b in entry.binaries],
         "weights": recipe.weights.nbytes,
     }
@@ -133,6 +134,7 @@ def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
         about["programs"],
         weights,
         about["remarks"],
+        [(number, place) for number, place in about["states"]],
     )
 
 
@@ -146,7 +148,9 @@ def _check(entry: Entry) -> None:
     recipe = entry.recipe
     count, room = len(recipe.places), recipe.weights.nbytes
     numbers = [i for c in recipe.calls for i in c.arguments] + recipe.inputs + recipe.outputs
+    numbers += [place for _, place in recipe.states]
     inside = all(0 <= i < count for i in numbers)
+    inside &= all(0 <= number < len(recipe.inputs) for number, _ in recipe.states)
     weights = [p for p in recipe.places if p.kind == WEIGHTS]
     fits = all(0 <= p.begin <= p.begin + p.nbytes <= room for p in weights)
     known = {name for names in recipe.programs for name in names}

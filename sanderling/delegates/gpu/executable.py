@@ -105,7 +105,15 @@ class GpuExecutable(Executable):
         for number, result in zip(self.recipe.outputs, outputs, strict=True):
             assert result is not None, "ops whose shapes depend on data are refused"
             self.device.read(self.places[number], result)
-        self.copies.count(inputs, outputs)
+        updated = self.update(inputs)
+        self.copies.count(inputs, outputs, updated)
+
+    def update(self, inputs: Sequence[Array]) -> list[Array]:
+        """What the run left of variables goes into the caller's arrays, which are returned."""
+        found = [(inputs[number], place) for number, place in self.recipe.states]
+        for array, place in found:
+            self.device.read(self.places[place], array)
+        return [array for array, _ in found]
 
     def enqueue(self, launches: Sequence[Launcher]) -> None:
         """All launches of a run; while somebody asks when they are on the device, until they are
@@ -150,11 +158,12 @@ class Bound:
 
     def __init__(self, made: GpuExecutable, inputs: Sequence[Array], outputs: list[Array]) -> None:
         self._device, self._copies, self._made = made.device, made.copies, made
-        places = made.places[:]
+        places, self._inputs = made.places[:], inputs
         sides = (made.recipe.inputs, inputs), (made.recipe.outputs, outputs)
+        updated = {made.recipe.inputs[number] for number, _ in made.recipe.states}
         for numbers, arrays in sides:
             for number, array in zip(numbers, arrays, strict=True):
-                shared = made.device.share(array.reshape(-1))
+                shared = None if number in updated else made.device.share(array.reshape(-1))
                 places[number] = places[number] if shared is None else shared
         own = made.places
         (self._given, self._written), (self._taken, self._read) = (
@@ -175,7 +184,7 @@ class Bound:
             device.take(memory)
         for memory, array in self._read:
             device.read(memory, array)
-        self._copies.count(self._copied)
+        self._copies.count(self._copied, self._made.update(self._inputs))
 
 
 def _parted(

@@ -20,10 +20,11 @@ COPY = "gpu.COPY"
 
 def _floor_div(op: Op) -> Expr:
     """The CPU divides floats in 64 bits, because a quotient in 32 may round up to the next whole
-    number. Without its remainder, which is exact, it is a whole number but for rounding."""
-    found = EXPRESSIONS["FLOOR_DIV"](op)
-    assert isinstance(found, Expr), "operands are repeated as NumPy has it"
+    number. Without its remainder, which is exact, it is a whole number but for rounding. A device
+    cannot stop and report a divisor of zero, as the CPU does: the result is not finite then."""
     if op.operand(0).dtype is not DType.FLOAT32:
+        found = EXPRESSIONS["FLOOR_DIV"](op)
+        assert isinstance(found, Expr), "operands are repeated as NumPy has it"
         return found
     a, b = (Input(i, DType.FLOAT32) for i in (0, 1))
     return X.round_even((a - a % b) / b)

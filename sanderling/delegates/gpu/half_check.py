@@ -230,7 +230,8 @@ class Trial:
 
     def free(self, build: Build, inputs: Sequence[Array]) -> list[Array]:
         outputs: list[Array] = [np.empty(t.shape, t.dtype.numpy) for t in self.part.outputs]
-        build.made.run(inputs, list(outputs))
+        # A run updates variables in place, and samples are tried more than once.
+        build.made.run([array.copy() for array in inputs], list(outputs))
         return outputs
 
     def values(self, exact: Build, inputs: Sequence[Array]) -> dict[int, list[Array]]:

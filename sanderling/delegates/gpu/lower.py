@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from zlib import crc32
 
 from ...ir import Graph, Op, Tensor
@@ -14,13 +14,15 @@ from .devices.device import Offers
 from .nodes import Nodes, plan_nodes
 from .passes.decompose import decompose
 from .passes.float_view import Border, float_view
+from .passes.states import expose_states
 from .steps import Step, Writer
 from .table import KERNELS
 
 
 @dataclass
 class Lowered:
-    """Steps in order; aliases of tensors; the borders, and those whose bytes need no kernel."""
+    """Steps in order; aliases of tensors; the borders, and those whose bytes need no kernel.
+    states: the inputs, by number, that are variables: what they hold then are the last outputs."""
 
     steps: list[Step]
     nodes: Nodes
@@ -28,6 +30,7 @@ class Lowered:
     outputs: list[Border]
     raw: set[Tensor]
     origins: list[tuple[int, ...]]  # of each step: the part's ops that it carries out
+    states: list[int] = field(default_factory=list)
 
     @property
     def makers(self) -> list[list[Tensor]]:
@@ -52,6 +55,7 @@ def lower(
     """
     origins = Origins(part)
     run_passes(part, PIPELINES["default"])
+    states = [part.inputs.index(variable) for variable in expose_states(part)]
     _, inputs, outputs = float_view(part, twice=precision != "f16")
     decompose(part, KERNELS)
     nodes = plan_nodes(part, KERNELS, offers.kind.operands)
@@ -73,7 +77,7 @@ def lower(
             emit_export(w, border)
     _name(w.steps)
     found = _carried_out(w.steps, nodes, origins)
-    return Lowered(w.steps, nodes, inputs, outputs, raw, found)
+    return Lowered(w.steps, nodes, inputs, outputs, raw, found, states)
 
 
 def _carried_out(steps: list[Step], nodes: Nodes, origins: Origins) -> list[tuple[int, ...]]:

@@ -67,7 +67,8 @@ class Call:
 class Recipe:
     """inputs, outputs: the places of the borders, as the caller has them. programs: the names of
     the kernels in each program. weights: one block of bytes. remarks: on how it was made, for
-    people."""
+    people. states: of each input, by number, that a run updates, the place of what it holds then.
+    """
 
     calls: list[Call]
     places: list[Place]
@@ -76,6 +77,7 @@ class Recipe:
     programs: list[list[str]] = field(default_factory=list)
     weights: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     remarks: list[str] = field(default_factory=list)
+    states: list[tuple[int, int]] = field(default_factory=list)
 
     def weight(self, place: Place) -> Array:
         return self.weights[place.begin : place.begin + place.nbytes]
@@ -129,7 +131,10 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
         for step, origin in zip(lowered.steps, lowered.origins, strict=True)
     ]
     inputs, outputs = ([home[b.outside] for b in s] for s in (lowered.inputs, lowered.outputs))
-    return Recipe(calls, places, inputs, outputs, weights=_block(places, packed))
+    own = len(outputs) - len(lowered.states)
+    states = list(zip(lowered.states, outputs[own:], strict=True))
+    weights = _block(places, packed)
+    return Recipe(calls, places, inputs, outputs[:own], weights=weights, states=states)
 
 
 def _moved(step: Step) -> tuple[int, int]:

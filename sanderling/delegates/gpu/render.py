@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, pi
+from math import inf, nan, pi
 
 from ...ir import DType
 from ...ir.expr import Expr, render, walk
-from .language import BOOL, FLOAT, INT, Kernel, Value
+from .language import BOOL, FLOAT, INT, REAL, Kernel, Value
 
 MOST = 3.4028234663852886e38  # of 32 bits
 KINDS = {
@@ -117,9 +117,59 @@ def _sign(k: Kernel, node: Expr, x: Value) -> Value:
     return k.select(x > zero, one, k.select(x < zero, -one, x))
 
 
+# pi / 2 in three parts, whose products with whole numbers below 2**13 are exact but for the last.
+QUARTER = (1.5703125, 4.837512969970703125e-4, 7.549789954891882e-8)
+# Of powers of the square, from the highest down: sin(x) / x - 1 and cos(x) - 1 + x * x / 2 within a
+# quarter of pi (the coefficients of the Cephes library).
+SIN_SERIES = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+COS_SERIES = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+
+
 def _sin(k: Kernel, node: Expr, x: Value) -> Value:
     """Of small angles it is the angle; some devices return noise for denormal ones."""
-    return k.select(k.call("abs", x) < 1e-4, x, k.call("sin", x))
+    found = k.call("sin", x) if k.dialect.name == "opencl" else _wave(k, x, 0.0)
+    return k.select(k.call("abs", x) < 1e-4, x, found)
+
+
+def _cos(k: Kernel, node: Expr, x: Value) -> Value:
+    return k.call("cos", x) if k.dialect.name == "opencl" else _wave(k, x, 1.0)
+
+
+def _wave(k: Kernel, x: Value, ahead: float) -> Value:
+    """The sine of an angle, or, a quarter of a turn ahead, the cosine. WGSL's are promised for one
+    turn alone, to 2**-11: this is right to the last bits for 1000 turns and more. Of an angle that
+    tells no turns apart any longer it is a number from -1 to 1."""
+    x = k.let(k.cast(x, REAL))
+    turn = k.let(k.call("floor", x * (2 / pi) + 0.5))
+    rest = x
+    for part in QUARTER:
+        rest = k.let(rest - turn * part)
+    square = k.let(rest * rest)
+    rise = k.let(_series(k, square, SIN_SERIES) * square * rest + rest)
+    fall = k.let(_series(k, square, COS_SERIES) * square * square - square * 0.5 + 1.0)
+    place = k.let(turn + ahead)
+    place = k.let(place - k.call("floor", place * 0.25) * 4.0)  # which quarter: 0 to 3
+    is_fall = k.let(place.equals(1.0) | place.equals(3.0))
+    size = k.let(k.select(is_fall, fall, rise))
+    found = k.let(k.select(place > 1.5, -size, size))
+    found = k.let(k.maximum(k.minimum(found, 1.0), -1.0))
+    return k.cast(k.let(k.select(k.call("abs", x) > MOST, k.value(nan, REAL), found)), FLOAT)
+
+
+def _series(k: Kernel, x: Value, factors: Sequence[float]) -> Value:
+    found = k.value(factors[0], REAL).splat(x.lanes)
+    for factor in factors[1:]:
+        found = k.let(found * x + factor)
+    return found
+
+
+def _log(k: Kernel, node: Expr, x: Value) -> Value:
+    """WGSL's is defined above zero only."""
+    found = k.call("log", x)
+    if k.dialect.name == "opencl":
+        return found
+    low = k.let(k.select(x.equals(0.0), k.value(-inf), k.value(nan)))
+    return k.select(x > 0.0, found, low)
 
 
 def _tanh(k: Kernel, node: Expr, x: Value) -> Value:
@@ -219,12 +269,12 @@ RULES: dict[str, Rule] = {
     "abs": _call("abs"),
     "sign": _sign,
     "exp": _call("exp"),
-    "log": _call("log"),
+    "log": _log,
     "tanh": _tanh,
     "sqrt": _call("sqrt"),
     "rsqrt": _call("rsqrt"),
     "sin": _sin,
-    "cos": _call("cos"),
+    "cos": _cos,
     "erf": _erf,
     "floor": _call("floor"),
     "ceil": _call("ceil"),

@@ -194,12 +194,27 @@ def _noise(tensor: Tensor, rng: np.random.Generator) -> Array:
 
 
 def at_border(before: Graph, samples: Sequence[Sample]) -> list[list[Array]]:
-    """What a part is given for each sample. before: the ops that stand before it, as a graph."""
+    """What a part is given for each sample. before: the ops that stand before it, as a graph.
+    Variables are tried as they begin."""
+    computed = [t for t in before.outputs if not t.is_variable]
+    begin = {t: np.zeros(t.shape, t.dtype.numpy) for t in before.outputs if t.is_variable}
+    found = []
+    for known in _computed(before, computed, samples):
+        values = begin | dict(zip(computed, known, strict=True))
+        found.append([values[t] for t in before.outputs])
+    return found
+
+
+def _computed(
+    before: Graph, wanted: Sequence[Tensor], samples: Sequence[Sample]
+) -> list[list[Array]]:
     if not before.ops:
-        return [[sample[t.name] for t in before.outputs] for sample in samples]
+        return [[sample[t.name] for t in wanted] for sample in samples]
     from ...ir import Model
     from ...runtime.session import Session
 
-    session = Session(Model([before]), ["cpu"])
+    graph = before.copy()
+    graph.outputs = [graph.find(t.name) for t in wanted]
+    session = Session(Model([graph]), ["cpu"])
     names = list(session.entry(None).outputs)
     return [[np.array(session.run(dict(s))[n]) for n in names] for s in samples]

@@ -18,7 +18,8 @@ from .passes.stored import is_codes, real_values
 
 MODULES = (
     "maps", "products", "convolution", "depthwise", "transposed", "matmul", "recurrent", "fourier",
-    "moves", "pads", "blocks", "joins", "gathers", "pools", "reduce", "rows", "along", "resize",
+    "moves", "pads", "blocks", "joins", "gathers", "pools", "reduce", "rows", "along",
+    "resize", "resample",
 )  # fmt: skip
 
 
@@ -61,7 +62,7 @@ def _refuses_tensors(op: Op) -> str | None:
     for tensor in _tensors(op):
         if tensor.is_dynamic:
             return f"the shape of '{tensor.name}' depends on data"
-        if tensor.is_variable:
+        if tensor.is_variable and not KERNELS[op.name].keeps_state:
             return f"'{tensor.name}' is kept from run to run"
         if tensor.is_constant:
             continue
@@ -164,13 +165,14 @@ def _refuses_expression(op: Op) -> str | None:
 
 
 def _float_op(op: Op) -> Op:
-    """The op on floats in the place of codes, as the float view has it."""
-    if not any(is_codes(t) for t in _tensors(op)):
+    """The op on floats in the place of codes, as the float view has it, and on what variables hold
+    in the place of these."""
+    if not any(is_codes(t) or t.is_variable for t in _tensors(op)):
         return op
     name = "gpu.COPY" if op.name in ("QUANTIZE", "DEQUANTIZE") else op.name
 
     def plain(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None or not is_codes(tensor):
+        if tensor is None or not (is_codes(tensor) or tensor.is_variable):
             return tensor
         data = real_values(tensor) if tensor.is_constant else None
         return Tensor(tensor.name, DType.FLOAT32, tensor.shape, data=data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -14,7 +15,35 @@ from .jit import compile_object
 
 # LLVM recurses over long functions; some systems give a thread no more than 128 KiB.
 STACK = 16 << 20
-Job = tuple[bytes, str, bool]  # key, text, light
+# Seconds that a thread which comes back from LLVM waits at most for the one that writes texts. A
+# piece comes back some fifty times: with Python's 5 ms, the others hardly moved meanwhile.
+SWITCH = 0.0002
+Job = tuple[bytes, str, bool]  # key, text, brief
+
+
+class _Promptness:
+    """Makes threads of Python take turns more often, while anybody compiles."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = 0.0
+
+    def begin(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._before = sys.getswitchinterval()
+                sys.setswitchinterval(min(SWITCH, self._before))
+
+    def end(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                sys.setswitchinterval(self._before)
+
+
+_promptness = _Promptness()
 
 
 class Crew:
@@ -34,6 +63,7 @@ class Crew:
         self._changed = threading.Condition()
 
     def __enter__(self) -> Crew:
+        _promptness.begin()
         return self
 
     def __exit__(
@@ -49,20 +79,23 @@ class Crew:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
+        _promptness.end()
 
-    def compile(self, key: bytes, text: str, light: bool = False) -> None:
+    def compile(self, key: bytes, text: str, brief: bool = False) -> None:
         """made[key] will be the object code of this text, after `finish`."""
         if key in self._asked:
             return
         self._asked.add(key)
         with self._changed:
-            self._queue.append((key, text, light))
+            self._queue.append((key, text, brief))
             self._changed.notify()
         if len(self._threads) < self._most - 1:
             self._begin_thread()
 
     def finish(self) -> None:
-        """Help until all is compiled; raises what a thread has raised."""
+        """Help until all is compiled, what is longest first; raises what a thread has raised."""
+        with self._changed:
+            self._queue = deque(sorted(self._queue, key=lambda job: -len(job[1])))
         while (job := self._next(wait=False)) is not None:
             self._do(*job)
         with self._changed:
@@ -89,10 +122,10 @@ class Crew:
             self._busy += 1
             return self._queue.popleft()
 
-    def _do(self, key: bytes, text: str, light: bool) -> None:
+    def _do(self, key: bytes, text: str, brief: bool) -> None:
         try:
             if not self._errors:
-                self.made[key] = compile_object(text, self.target, self.quick, light)
+                self.made[key] = compile_object(text, self.target, self.quick, brief)
         except BaseException as error:
             self._errors.append(error)
         finally:

@@ -16,10 +16,10 @@ from ..isa.targets import Target
 
 # The passes beyond code generation: kernels are written the way they should run, so that only
 # clean-up is left to do; loop vectorisers and unrollers would cost more time than they save.
-# Half of the time goes to InstCombine. Tried in place of level 1, on a busy machine (sum of the
-# best times of steps): ipsccp + new_gvn + instcombine + simplifycfg takes a fifth of the time, the
-# code 0.97 to 1.05, some float depthwise steps 1.2; ipsccp + the function pipeline takes half,
-# the code 0.99 (MobileNetV2), 1.01 (EfficientNet-Lite0) and 1.03 (ResNet-8).
+# Pieces of tiles and steps take the part of level 1 that looks at one function: half of the time,
+# most of which InstCombine took. Tried for them in its place: ipsccp, NewGVN, InstCombine once and
+# loop rotation take a quarter of it, and code around calls is 1.01 to 1.03 times as slow, since
+# nothing moves out of loops.
 SPEED_LEVEL = 1
 
 
@@ -56,11 +56,11 @@ def machine(target: Target, quick: bool = False) -> Any:
 
 
 def optimise(
-    text: str, target: Target, quick: bool = False, light: bool = False
+    text: str, target: Target, quick: bool = False, brief: bool = False
 ) -> tuple[Any, Any]:
     """Parse, verify and clean up a module; returns it with the machine that made it. quick: leave
-    it as it is, for code that runs a few times. light: clean up what pays in code that mostly calls
-    other code."""
+    it as it is, for code that runs a few times. brief: function by function; what is to be part of
+    its caller says so."""
     tm = machine(target, quick)
     module = _parsed(emulate(text, target) if target.emulated else text)
     module.verify()
@@ -69,18 +69,22 @@ def optimise(
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(tm, options)
-    passes = _light_passes() if light else builder.getModulePassManager()
+    passes = _between_functions() if brief else builder.getModulePassManager()
     _unlocked("LLVMPY_RunNewModulePassManager")(passes, module, builder)
+    if brief:
+        each = builder.getFunctionPassManager()
+        for function in module.functions:
+            if not function.is_declaration:
+                _unlocked("LLVMPY_RunNewFunctionPassManager")(each, function, builder)
     return module, tm
 
 
-def _light_passes() -> Any:
-    """For code around calls of tiles: a fifth of the time, and the same speed (0.99 to 1.01)."""
+def _between_functions() -> Any:
+    """Calls that are to vanish do, and arguments that are always the same become constants."""
     passes = llvm.create_new_module_pass_manager()
-    passes.add_simplify_cfg_pass()
-    passes.add_new_gvn_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_loop_rotate_pass()
+    passes.add_always_inliner_pass()
+    passes.add_ipsccp_pass()
+    passes.add_global_dead_code_eliminate_pass()
     return passes
 
 
@@ -95,9 +99,9 @@ def _parsed(text: str) -> Any:
     return module
 
 
-def compile_object(text: str, target: Target, quick: bool = False, light: bool = False) -> bytes:
+def compile_object(text: str, target: Target, quick: bool = False, brief: bool = False) -> bytes:
     with span("LLVM: parse and clean up", "compile"):
-        module, tm = optimise(text, target, quick, light)
+        module, tm = optimise(text, target, quick, brief)
     with span("LLVM: object code", "compile"), ffi.OutputString() as problem:
         memory = _unlocked("LLVMPY_TargetMachineEmitToMemory")(tm, module, 1, problem)
         if not memory:

@@ -1,9 +1,10 @@
 """A program in pieces that are compiled apart: in threads, and each distinct one once.
 
-A tile that several functions call is a piece, for the arguments that all of them give alike. A tile
-that one function alone calls goes with it: apart, small models took up to 1.2 times as long. Steps
-that call only shared tiles are short and share pieces. The last piece is what calls the steps. What
-a piece becomes depends on its text alone, so the image is the same whatever was known before and
+A tile that several functions call is a piece, for the arguments that all of them give alike. So is
+one of a large step: its text tells nothing of the step's size, so that layers of other sizes, other
+batches and other models have it too. A small step has its tiles with it: apart, small models took
+up to 1.03 times as long. Other steps share pieces. The last piece is what calls the steps. What a
+piece becomes depends on its text alone, so the image is the same whatever was kept from before and
 however many threads took part.
 """
 
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import llvmlite.ir as ir
 
@@ -20,17 +22,23 @@ from ....spans import span
 from ..isa.targets import Target
 from ..runtime.image import Image, link
 from .compiling import Crew
+from .program import BODY
 
 _NAME = re.compile(r'@"([^"]+)"')
 _BODY = re.compile(r"body\d+_")  # as program.py calls them
 _CALL = ir.instructions.CallInstr
 _METADATA = re.compile(r"!prof (!\d+)")
 _DEFINE = re.compile("define (hidden )?")
-# Short steps in a piece: each piece takes LLVM 1.4 ms beside what is in it.
+# Steps without tiles of their own in a piece: each takes LLVM 1.4 ms beside what is in it.
 BUNDLE = 8
-Known = Mapping[bytes, bytes]  # object code by the key of its text
 # The arguments of a call: text of a constant, None of what is known only at run time.
 Given = list[str | None]
+
+
+class Kept(Protocol):
+    """Object code from before, by the digest of what it is compiled from."""
+
+    def load_piece(self, key: bytes) -> bytes | None: ...
 
 
 @dataclass(eq=False)
@@ -39,6 +47,8 @@ class _Function:
 
     value: ir.Function
     callers: set[str] = field(default_factory=set)
+    sites: int = 0  # where it is called
+    of_large: bool = False  # a large step calls it
     always: Given = field(default_factory=list)  # what all calls give alike
     calls: list[str] = field(default_factory=list)
 
@@ -55,13 +65,15 @@ class _Function:
         return self.value.linkage == "hidden"
 
     @property
-    def is_shared(self) -> bool:
-        return len(self.callers) > 1
+    def is_apart(self) -> bool:
+        """Whether it is a piece of its own."""
+        return self.is_tile and (len(self.callers) > 1 or self.of_large)
 
     def called(self, caller: str, given: Given) -> None:
         both = zip(self.always, given, strict=True) if self.callers else ((g, g) for g in given)
         self.always = [a if a == b else None for a, b in both]
         self.callers.add(caller)
+        self.sites += 1
 
     @property
     def text(self) -> str:
@@ -69,25 +81,33 @@ class _Function:
 
 
 class Pieces:
-    """The functions of a program on their way to an image."""
+    """The functions of a program on their way to an image. large: steps that take long enough for
+    calls of their tiles not to count."""
 
     def __init__(
-        self, module: ir.Module, target: Target, crew: Crew, known: Known | None = None
+        self,
+        module: ir.Module,
+        target: Target,
+        crew: Crew,
+        kept: Kept,
+        large: Collection[str] = (),
     ) -> None:
-        self.module, self.target, self.crew = module, target, crew
-        self.known: Known = {} if known is None else known
+        self.module, self.target, self.crew, self.kept = module, target, crew, kept
+        self._known: dict[bytes, bytes] = {}  # what was kept
         self._keys: list[bytes] = []  # of the pieces, in order
         self._names: dict[int, dict[str, list[str]]] = {}  # what a piece's functions are called
         self._functions = {f.name: _Function(f) for f in module.functions if f.blocks}
         for row in self._functions.values():
-            self._note_calls(row)
+            self._note_calls(row, row.name in large)
 
-    def _note_calls(self, row: _Function) -> None:
+    def _note_calls(self, row: _Function, is_large: bool) -> None:
         for block in row.value.blocks:
             for call in block.instructions:
                 if isinstance(call, _CALL) and call.callee.name in self._functions:
                     row.calls.append(call.callee.name)
-                    self._functions[call.callee.name].called(row.name, list(map(_known, call.args)))
+                    callee = self._functions[call.callee.name]
+                    callee.called(row.name, list(map(_known, call.args)))
+                    callee.of_large |= is_large
 
     def image(self) -> Image:
         """All pieces as one image."""
@@ -98,22 +118,18 @@ class Pieces:
         with span("LLVM", "compile"):
             self.crew.finish()
         with span("link", "compile"):
-            return link(*(code for _, code in self.compiled()), names=self._names)
-
-    def compiled(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and object code of the pieces."""
-        for key in self._keys:
-            yield key, self.crew.made[key] if key in self.crew.made else self.known[key]
+            made = self._known | self.crew.made
+            return link(*(made[key] for key in self._keys), names=self._names)
 
     # -- the pieces -------------------------------------------------------------------------------
 
     def _submit_tiles(self) -> None:
         for row in self._functions.values():
-            if row.is_tile and row.is_shared:
+            if row.is_apart:
                 self._submit(row)
 
     def _submit(self, root: _Function) -> None:
-        """A piece of a function and those that it alone calls."""
+        """A piece of a tile and those that it alone calls."""
         others = self._own_of(root)
         texts = [_internal(r) for r in others]
         own = {r.name for r in (root, *others)}
@@ -129,28 +145,34 @@ class Pieces:
         found = [root]
         for row in found:
             called = [self._functions[n] for n in dict.fromkeys(row.calls)]
-            found += [r for r in called if r.is_tile and not r.is_shared]
+            found += [r for r in called if r.is_tile and not r.is_apart]
         return found[1:]
 
     def _submit_steps(self) -> None:
         """Equal steps are compiled once."""
         short: dict[str, list[str]] = {}
         for row in self._functions.values():
-            if row.is_step and self._own_of(row):
-                self._submit(row)
+            if row.is_step and (others := self._own_of(row)):
+                names = {r.name for r in others}
+                self._submit_bundle({_nameless(row): [row.name]}, [*map(_internal, others)], names)
             elif row.is_step:
-                text = row.text.replace(f'@"{row.name}"', '@"{}"', 1)
-                short.setdefault(text, []).append(row.name)
+                short.setdefault(_nameless(row), []).append(row.name)
         texts = list(short)
         for at in range(0, len(texts), BUNDLE):
             self._submit_bundle({t: short[t] for t in texts[at : at + BUNDLE]})
 
-    def _submit_bundle(self, steps: Mapping[str, list[str]]) -> None:
-        """Steps are called by their places here: their numbers in the program do not count."""
-        own = {f"body{i}": text for i, text in enumerate(steps)}
+    def _submit_bundle(
+        self,
+        steps: Mapping[str, list[str]],
+        more: Sequence[str] = (),
+        theirs: Collection[str] = (),
+    ) -> None:
+        """Steps are called by their places here: their numbers in the program do not count. more:
+        texts of tiles that go with them, and their names."""
+        own = {f"{BODY}{i}": text for i, text in enumerate(steps)}
         texts = [text.replace('@"{}"', f'@"{name}"', 1) for name, text in own.items()]
         self._names[len(self._keys)] = dict(zip(own, steps.values(), strict=True))
-        self._submit_text(texts, set(own), light=True)
+        self._submit_text([*more, *texts], {*own, *theirs})
 
     def _submit_rest(self) -> None:
         """What calls the steps; and what pieces call that is no tile, which they have to see."""
@@ -161,9 +183,9 @@ class Pieces:
             else r.text.replace("define internal", "define hidden", 1)
             for r in rest.values()
         ]
-        self._submit_text(texts, set(rest))
+        self._submit_text(texts, set(rest), brief=False)
 
-    def _submit_text(self, texts: Sequence[str], own: set[str], light: bool = False) -> None:
+    def _submit_text(self, texts: Sequence[str], own: set[str], brief: bool = True) -> None:
         """A module of these functions, with declarations of what they call."""
         named = dict.fromkeys(name for text in texts for name in _NAME.findall(text))
         declared = [_declaration(self.module.globals[n]) for n in named if n not in own]
@@ -171,13 +193,16 @@ class Pieces:
         metadata = [str(m) for m in self.module.metadata if m.get_reference() in used]
         head = f'target triple = "{self.module.triple}"'
         whole = "\n".join([head, *declared, *texts, *metadata])
-        self._keys.append(key := self._key(whole, light))
-        if key not in self.known:
-            self.crew.compile(key, whole, light)
+        self._keys.append(key := self._key(whole, brief))
+        code = self.kept.load_piece(key)
+        if code is None:
+            self.crew.compile(key, whole, brief)
+        else:
+            self._known[key] = code
 
-    def _key(self, text: str, light: bool) -> bytes:
+    def _key(self, text: str, brief: bool) -> bytes:
         row = self.target
-        about = repr((row.triple, row.cpu, row.features, row.emulated, self.crew.quick, light))
+        about = repr((row.triple, row.cpu, row.features, row.emulated, self.crew.quick, brief))
         return hashlib.blake2b(f"{about}\n{text}".encode(), digest_size=16).digest()
 
 
@@ -187,8 +212,22 @@ def _known(argument: object) -> str | None:
     return str(argument) if isinstance(argument, ir.Constant) else None
 
 
+def _nameless(row: _Function) -> str:
+    return row.text.replace(f'@"{row.name}"', '@"{}"', 1)
+
+
 def _internal(row: _Function) -> str:
-    return _DEFINE.sub("define internal ", row.text, count=1)
+    """Of its piece alone; part of its caller where there is one."""
+    text = _DEFINE.sub("define internal ", row.text, count=1)
+    return _inlined(text) if row.sites == 1 and "noinline" not in _head(text) else text
+
+
+def _head(text: str) -> str:
+    return text[: text.index("\n")]
+
+
+def _inlined(text: str) -> str:
+    return text.replace("\n", " alwaysinline\n", 1)
 
 
 def _general(row: _Function) -> str:
@@ -200,10 +239,10 @@ def _specialised(row: _Function) -> list[str]:
     kinds = [str(a.type) for a in row.value.args]
     taken = [f"{kind} %{i}" for i, kind in enumerate(kinds)]
     given = [constant or one for constant, one in zip(row.always, taken, strict=True)]
+    text = _DEFINE.sub("define internal ", row.text, count=1)
+    text = text.replace(f'@"{row.name}"(', f'@"{_general(row)}"(', 1).replace(" noinline", "", 1)
     return [
-        _internal(row)
-        .replace(f'@"{row.name}"(', f'@"{_general(row)}"(', 1)
-        .replace(" noinline", "", 1),
+        _inlined(text),
         f'define hidden void @"{row.name}"({", ".join(taken)}) nounwind "no-builtins" {{\n'
         f'  call void @"{_general(row)}"({", ".join(given)})\n  ret void\n}}',
     ]

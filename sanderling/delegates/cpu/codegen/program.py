@@ -111,6 +111,15 @@ class Step:
     weights: int = 0  # bytes of constants that it reads
     units: int = 1  # into which its work can be cut
 
+    @property
+    def body(self) -> str:
+        """The function that does it: the step calls it with its places."""
+        return _body(self.function)
+
+
+def _body(function: str) -> str:
+    return function.replace("step", BODY, 1)
+
 
 class StepError(DelegateError):
     """A step cannot be written. op: of the lowered graph."""
@@ -206,7 +215,7 @@ class Program:
         """Write the step's function: emit(k, op) fills it."""
         name = f"step{len(self.steps)}_{kernel}"
         kind = ir.FunctionType(VOID, [I64, I64, I64, PTR, PTR])
-        function = ir.Function(self.module, kind, name.replace("step", BODY, 1))
+        function = ir.Function(self.module, kind, _body(name))
         plain(function)
         function.attributes.add("noinline")
         self.budget.left = most = min(MOST_OF_STEP * (1 + CHECKS * self.checked), self.left)

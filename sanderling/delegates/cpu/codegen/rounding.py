@@ -4,13 +4,15 @@ The definition multiplies by 31 bits, rounds, divides by a power of two and roun
 away from zero. Seen from outside that is a staircase: the code k begins at a sum T(k), which can be
 computed. What meets all 255 steps is the definition:
 
-    FLOOR    (AVX512) the whole part of a line through the steps. The slope is a sum of two floats
-             and so has all bits; the last multiply-add rounds down, which moves no number past a
-             whole one. Most of the line's height is in the start of the sums, so that what is left
-             is small and exact enough.
-    LINE     (others with a fused multiply-add) one multiply-add of a float64 that holds the sum in
-             its low bits, to the nearest whole number. The slope is a bit above the definition's,
-             which settles ties; that it moves no step is checked for each channel and code.
+    FLOOR    (AVX2, AVX512) the whole part of a line through the steps. The slope is a sum of two
+             floats and so has all bits; the last multiply-add rounds down, which moves no number
+             past a whole one. Most of the line's height is in the start of the sums, so that what
+             is left is small and exact enough. AVX2's instructions cannot be told how to round:
+             there the whole step does (kernels/epilogue/codes.py: rounding).
+    LINE     (likewise, where sums leave float32) one multiply-add of a float64 that holds the sum
+             in its low bits, to the nearest whole number. The slope is a bit above the
+             definition's, which settles ties; that it moves no step is checked for each channel
+             and code.
     FIXED    (AArch64, plain vectors; where the others do not hold; 16-bit codes of 32-bit sums) the
              definition's own arithmetic.
 
@@ -85,6 +87,9 @@ _TYPES = {Rounding.FLOOR_UP: (F32,) * 3, Rounding.FLOOR_AWAY: (F32,) * 4,
           Rounding.LINE_UP: (F64,) * 2, Rounding.LINE_AWAY: (F64,) * 2,
           Rounding.SPLIT: (I32,) * 6, Rounding.SHORT: (F64, F64, I32), Rounding.LONG: (I32,) * 2,
           Rounding.ONCE: (F64, F64)}  # fmt: skip
+
+
+FLOORS = (Rounding.FLOOR_UP, Rounding.FLOOR_AWAY)
 
 
 def word_count(t: Type) -> int:

@@ -1,4 +1,4 @@
-"""AArch64: NEON, with or without its dot product."""
+"""AArch64: NEON, with or without its products of bytes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class Arm(Isa):
     """The dot product of bytes is s8 x s8. Tiny floats cost no more than others."""
 
     gettid, futex = 178, 98
+    getcpu, sched_setaffinity, sched_getaffinity = 168, 122, 123
     has_high_mul = has_half = True
 
     def __init__(self, target: Target) -> None:
@@ -27,6 +28,9 @@ class Arm(Isa):
     def dot_bytes(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
         name = f"llvm.aarch64.neon.sdot.{suffix(acc.type)}.{suffix(a.type)}"
         return e.call(name, acc.type, acc, a, b)
+
+    def multiply_byte_matrix(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
+        return e.call("llvm.aarch64.neon.smmla.v4i32.v16i8", acc.type, acc, a, b)
 
     def high_mul(self, e: Emitter, x: Value, y: Value) -> Value:
         return e.call(f"llvm.aarch64.neon.sqrdmulh.{suffix(x.type)}", x.type, x, y)

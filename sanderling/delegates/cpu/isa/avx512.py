@@ -15,11 +15,12 @@ AS_EVER, DOWN = 4, 1 | 8
 class Avx512(X86):
     """Instructions on whole vectors can be told how to round, and take floats apart."""
 
-    has_permutes = rounds_down = True
+    has_permutes = True
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.quick_lookup = "+avx512vbmi" in target.features
+        self.rounds_by_mode = False
 
     def dot_bf16(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * acc.type.count}"

@@ -22,9 +22,12 @@ Lookup = Callable[[Value], Value]  # bytes -> what a table has for them
 class Isa:
     """The instructions of a target."""
 
-    # Linux's numbers of the system calls gettid(2) and futex(2).
+    # Linux's numbers of system calls.
     gettid: int
     futex: int
+    getcpu: int
+    sched_setaffinity: int
+    sched_getaffinity: int
 
     has_dot_words = False  # dot_words is one instruction
     has_pairs = False  # multiply_pairs: products of 16-bit numbers, summed by twos
@@ -34,6 +37,7 @@ class Isa:
     has_half = False  # conversions from and to float16
     has_permutes = False  # permute, permute_two and shuffle_bytes with any order
     rounds_down = False  # fma_down and convert_down
+    rounds_by_mode = False  # these do so between round_down and round_back only
     packs_floats = False  # convert_nearest, for what pack_bytes makes of it
     lookup_lanes = 1  # bytes that `lookup` finds in a table at once; 1: there is none
     quick_lookup = False  # it costs no more than a few arithmetic operations
@@ -41,6 +45,7 @@ class Isa:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.has_dot = target.dot  # dot_bytes
+        self.has_byte_matrix = target.matrix  # multiply_byte_matrix
         self.dot_is_signed = target.activation == "i8"  # its first operand; the second always is
 
     # -- threads ------------------------------------------------------------------------------
@@ -62,6 +67,11 @@ class Isa:
 
     def dot_bytes(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
         """acc + the sums of four products of neighbouring bytes."""
+        raise NotImplementedError
+
+    def multiply_byte_matrix(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
+        """acc + the products of two rows of eight bytes with two columns: row by row, the sums of
+        both columns. All bytes have a sign."""
         raise NotImplementedError
 
     def dot_words(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:
@@ -86,6 +96,15 @@ class Isa:
     def round_int(self, e: Emitter, a: Value) -> Value:
         """Floats to the nearest int32, ties to even; undefined beyond int32."""
         return e.b.fptosi(e.round_even(a), like(a.type, I32))
+
+    def round_down(self, e: Emitter, kept: Value) -> None:
+        """From here on all arithmetic of floats rounds down on this thread. What was before is
+        written to `kept`, four bytes."""
+        raise NotImplementedError
+
+    def round_back(self, e: Emitter, kept: Value) -> None:
+        """As it was before round_down."""
+        raise NotImplementedError
 
     def convert_nearest(self, e: Emitter, x: Value) -> Value:
         """As round_int; the smallest number where it does not fit."""

@@ -19,7 +19,8 @@ from ....errors import InputError
 @dataclass(frozen=True)
 class Target:
     """A row. width: bytes of a vector; registers: vectors at hand; dot: there is an instruction
-    that multiplies bytes and sums four products."""
+    that multiplies bytes and sums four products; matrix: one that multiplies two rows of eight
+    bytes with two columns."""
 
     name: str
     triple: str
@@ -30,6 +31,7 @@ class Target:
     width: int
     registers: int
     dot: bool = False
+    matrix: bool = False
     activation: str = "u8"  # how 8-bit activations are kept: u8 suits u8 x s8 products
     bf16: bool = False
     precision: str = "f32"  # of float products: PRECISIONS
@@ -58,6 +60,7 @@ _AVX2 = ("avx2", "fma", "f16c", "bmi", "bmi2", "popcnt", "lzcnt", "movbe")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd")
 
 _VNNI = (*_AVX512, "avx512vnni")
+_DOT = ("neon", "dotprod")
 
 
 def _row(
@@ -96,7 +99,8 @@ TARGETS: dict[str, Target] = {
         _row("avx2vnni", _X86, "x86", (*_AVX2, "avxvnni"), 32, 16, dot=True),
         _row("avx2", _X86, "x86", _AVX2, 32, 16),
         _row("generic", _X86, "x86", ("sse2",), 16, 16),
-        _row("neondot", _ARM, "arm", ("neon", "dotprod"), 16, 32, dot=True, activation="i8"),
+        _row("i8mm", _ARM, "arm", (*_DOT, "i8mm"), 16, 32, dot=True, matrix=True, activation="i8"),
+        _row("neondot", _ARM, "arm", _DOT, 16, 32, dot=True, activation="i8"),
         _row("neon", _ARM, "arm", ("neon",), 16, 32, activation="i8"),
     )
 }

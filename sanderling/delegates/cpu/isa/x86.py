@@ -17,18 +17,22 @@ _MULTIPLY_BYTES = {64: "avx512.pmaddubs.w.512", 32: "avx2.pmadd.ub.sw"}
 _PACK_WORDS = {64: "avx512.packssdw.512", 32: "avx2.packssdw", 16: "sse2.packssdw.128"}
 _PACK_BYTES = {64: "avx512.packuswb.512", 32: "avx2.packuswb", 16: "sse2.packuswb.128"}
 _PACK_SIGNED = {64: "avx512.packsswb.512", 32: "avx2.packsswb", 16: "sse2.packsswb.128"}
+_CONVERT = {32: "avx.cvt.ps2dq.256", 16: "sse2.cvtps2dq"}
 _HIGH_MUL16 = {64: "avx512.pmul.hr.sw.512", 32: "avx2.pmul.hr.sw"}
 _SHUFFLE_BYTES = {64: "avx512.pshuf.b.512", 32: "avx2.pshuf.b"}
 _WITH_SIGN = {32: "avx2.psign.d", 16: "ssse3.psign.d.128"}
 
 # The bit of the mode register that makes results below 2**-126 zero. Operands stay as they are.
 _FLUSH = 0x8000
+# The bits of it that say how results are rounded, and what they hold for: to -infinity.
+_ROUNDING, _DOWN = 0x6000, 0x2000
 
 
 class X86(Isa):
     """The dot product of bytes is u8 x s8. Most instructions work on each 16 bytes apart."""
 
     gettid, futex = 186, 202
+    getcpu, sched_setaffinity, sched_getaffinity = 309, 203, 204
     has_pairs = has_packs = True
 
     def __init__(self, target: Target) -> None:
@@ -36,6 +40,7 @@ class X86(Isa):
         self.has_dot_words = target.dot
         self.has_half = "+f16c" in target.features
         self.packs_floats = target.width >= 32
+        self.rounds_down = self.rounds_by_mode = target.width >= 32 and target.fma
         self.has_byte_pairs = target.width in _MULTIPLY_BYTES
         self.lookup_lanes = target.width if target.width >= 32 else 1
 
@@ -77,6 +82,23 @@ class X86(Isa):
         return e.call(f"llvm.x86.{_MULTIPLY_BYTES[size]}", vector(I16, size // 2), a, b)
 
     # -- rounding -----------------------------------------------------------------------------
+
+    def round_down(self, e: Emitter, kept: Value) -> None:
+        during = e.b.alloca(I32)
+        e.call("llvm.x86.sse.stmxcsr", VOID, kept)
+        other = e.b.and_(e.load(kept, I32, 4), I32(~_ROUNDING & 0xFFFFFFFF))
+        e.store(e.b.or_(other, I32(_DOWN)), during, 4)
+        e.call("llvm.x86.sse.ldmxcsr", VOID, e.b.bitcast(during, PTR))
+
+    def round_back(self, e: Emitter, kept: Value) -> None:
+        e.call("llvm.x86.sse.ldmxcsr", VOID, kept)
+
+    def fma_down(self, e: Emitter, a: Value, b: Value, c: Value) -> Value:
+        return e.fma(a, b, c)
+
+    def convert_down(self, e: Emitter, x: Value) -> Value:
+        t = like(x.type, I32)
+        return e.call(f"llvm.x86.{_CONVERT[4 * t.count]}", t, x)
 
     def round_int(self, e: Emitter, a: Value) -> Value:
         whole = like(a.type, I32)

@@ -29,15 +29,23 @@ WAKES = 1 << 16
 # The sync block, in words of 32 bits; what different workers write lies on different cache lines.
 # STATE (64 bits) is the phase: see sync.py. DONE counts the chunks of the present step that are
 # done. The line of STOP is set by the caller: how long to spin at most before sleeping, how many
-# workers there are, the address of libc's syscall().
+# workers there are, the address of libc's syscall(), whether runs are shared whatever they gain;
+# and for each run the least word of CHUNKS that is announced to workers who are awake, and to those
+# who sleep.
 LINE = 16
 STATE, DONE, STOP = 0, LINE, 2 * LINE
-MOST_SPINS, WORKERS, SYSCALL = STOP + 1, STOP + 2, STOP + 4
+MOST_SPINS, WORKERS, SYSCALL, ALWAYS = STOP + 1, STOP + 2, STOP + 4, STOP + 6
+FOR_AWAKE, FOR_ASLEEP = STOP + 7, STOP + 8
+# What the caller alone touches (choice.py): a line of the run, then a line of habits for runs after
+# a pause and one for runs that follow each other closely.
+RUN, HABITS = 3 * LINE, 4 * LINE
 # Three lines for each worker: CLAIM (64 bits), which chunks of its own are taken; NAP, 1 while it
-# sleeps; what only the worker itself touches: the limit of spins and the count of vain ones, within
-# a run and between runs; of traced code the thread's number, the run, and where the log goes on.
-CREW = 3 * LINE
+# sleeps, and before it does on which CPU and which thread (64 bits) it is; what only the worker
+# itself touches: the limit of spins and the count of vain ones, within a run and between runs; of
+# traced code the thread's number, the run, and where the log goes on.
+CREW = HABITS + 2 * LINE
 CLAIM, NAP, LIMITS, LOGGED = 0, LINE, 2 * LINE, 2 * LINE + 4
+CORE, THREAD = NAP + 1, NAP + 2
 OF_WORKER = 3 * LINE
 
 

@@ -4,6 +4,10 @@ An entry's name is a digest of all that it depends on: the part (structure and c
 and options, this package's files and LLVM's version. It holds a description, the code and the
 packed weights, each on a page boundary, and a checksum; code and weights are mapped from it, so
 that processes share them.
+
+The pieces that code is linked of are kept beside, each by its own content, so that another part
+compiles only what it does not have in common with those before: another model of the family,
+another batch size, code that is traced.
 """
 
 from __future__ import annotations
@@ -167,6 +171,18 @@ class Cache(Store):
 
         return self.recall(f"{key}.reasons", checked)
 
+    def load_piece(self, key: bytes) -> bytes | None:
+        """The object code of a piece of a program, by the digest of what it is compiled from."""
+        name = self._piece_name(key)
+        return self.read(name, lambda handle: _piece(handle, name))
+
+    def store_pieces(self, made: Mapping[bytes, bytes]) -> None:
+        entries = {self._piece_name(key): code for key, code in made.items()}
+        self.write_all({name: _piece_entry(name, code) for name, code in entries.items()})
+
+    def _piece_name(self, key: bytes) -> str:
+        return f"{self.name('piece', key)}.piece"
+
     def store_reasons(self, key: str, reasons: Sequence[str | None]) -> None:
         self.record(f"{key}.reasons", reasons)
 
@@ -193,6 +209,22 @@ def _entry(key: str, made: Compiled) -> list[bytes]:
     pieces = head, bytes(made.image.code), weights + bytes(SLACK)
     body = b"".join(piece + bytes(-len(piece) % PAGE) for piece in pieces)
     return [body, digest(np.frombuffer(body, np.uint64))]
+
+
+def _piece_entry(name: str, code: bytes) -> list[bytes]:
+    """Digest | code. The name counts, so that an entry is not taken for another."""
+    return [hashlib.sha256(name.encode() + code).digest(), code]
+
+
+def _piece(handle: int, name: str) -> bytes:
+    with suppress(OSError):
+        os.utime(handle)
+    with os.fdopen(os.dup(handle), "rb") as file:
+        raw = file.read()
+    found, code = raw[:DIGEST], raw[DIGEST:]
+    if hashlib.sha256(name.encode() + code).digest() != found:
+        raise ValueError("its checksum is wrong")
+    return code
 
 
 def digest(words: Array) -> bytes:

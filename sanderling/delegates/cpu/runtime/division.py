@@ -11,12 +11,19 @@ from ....ir import Array
 from ....processors import usable_cpu_count
 from .abi import WAKES
 
-# Nanoseconds of work, as the compiler estimates it (steps/estimates.py).
+# Nanoseconds of work, as the compiler estimates it (steps/estimates.py). benchmarks/fit_workers.py
+# measures what sharing costs: on Zen 4 (RESULTS.md, "What a worker is worth") a hand-over 0.4 to
+# 0.8 us, so that a chunk breaks even at an estimate of 0.5 us (8-bit products) to 1.8 us (floats,
+# which are faster than estimated); Zen 5 is twice as fast as estimated at the same hand-over.
+# A worker that sleeps gains from about 100 us of a run on, here; on Zen 5 runs with estimates of 66
+# and 124 us lost. These hold for both; what else there is, steps/choice.py finds out by itself.
 WORK_OF_WORKER = 10_000
 WORK_OF_CHUNK = 1000
-WORK_THAT_WAKES = 20_000
+WORK_THAT_WAKES = 200_000  # of a run, from a step on
 # So many for each worker, if there is work for them: who is late leaves the others its last ones.
 CHUNKS_OF_WORKER = 4
+# Whether runs are shared whatever they gain (steps/choice.py); tests of workers say so.
+ALWAYS_SHARED = False
 
 
 def most_workers(works: Sequence[int]) -> int:
@@ -31,12 +38,18 @@ def workers_of(works: Sequence[int], threads: int) -> int:
 
 
 def limits(units: Sequence[int], works: Sequence[int]) -> list[int]:
-    """By step: how many chunks are worthwhile, with WAKES if it is worth waking a worker."""
-    most = WAKES - 1
-    return [
-        max(1, min(unit, work // WORK_OF_CHUNK, most)) | (WAKES if work >= WORK_THAT_WAKES else 0)
+    """By step: how many chunks are worthwhile, with WAKES if it is worth waking a worker for it and
+    what can be shared behind it."""
+    found = [
+        max(1, min(unit, work // WORK_OF_CHUNK, WAKES - 1))
         for unit, work in zip(units, works, strict=True)
     ]
+    left = 0
+    for place in reversed(range(len(found))):
+        if found[place] > 1:
+            left += works[place]
+            found[place] |= WAKES if left >= WORK_THAT_WAKES else 0
+    return found
 
 
 def chunks(limit: int, workers: int) -> int:

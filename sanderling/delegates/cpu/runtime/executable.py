@@ -18,8 +18,10 @@ from ....errors import DelegateError
 from ....ir import Array
 from ....runtime.delegate import Executable, StepTimes
 from ....spans import hold
+from . import division
 from .abi import (
     ALIGN,
+    ALWAYS,
     ARENA,
     CHUNKS,
     FAULT,
@@ -196,6 +198,9 @@ class CpuExecutable(Executable):
         self._sync[:] = 0
         self._sync[WORKERS] = self.workers
         self._sync[MOST_SPINS] = SPIN
+        # What is counted or logged is how several workers run it.
+        told = self.compiled.timed or self.compiled.traced
+        self._sync[ALWAYS] = division.ALWAYS_SHARED or told
         self._sync[SYSCALL : SYSCALL + 2].view(np.int64)[0] = _syscall()
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:

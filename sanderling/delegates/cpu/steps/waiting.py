@@ -3,6 +3,11 @@
 It spins for a while and then sleeps on a futex, so that an idle session burns no CPU and the core
 goes to whoever holds what is waited for. Where there is no futex (other systems than Linux) it
 spins on.
+
+Linux leaves a thread that slept where it was, also if whoever wakes it is there now and computes:
+it looks for an idle core only where few are busy, which of two cores one is not. Both then took
+turns on one core for up to 16 ms, with the other idle. So who wakes a worker that last was on its
+own core forbids it that core while it wakes it.
 """
 
 from __future__ import annotations
@@ -11,10 +16,21 @@ from collections.abc import Callable
 
 import llvmlite.ir as ir
 
-from ..codegen.emit import I32, I64, PTR, Emitter, Int, Value
+from ..codegen.emit import I8, I32, I64, PTR, Emitter, Int, Value
 from ..codegen.program import Program
 from ..isa.base import isa_of
-from ..runtime.abi import CREW, LIMITS, MOST_SPINS, NAP, OF_WORKER, STATE, SYNC, SYSCALL
+from ..runtime.abi import (
+    CORE,
+    CREW,
+    LIMITS,
+    MOST_SPINS,
+    NAP,
+    OF_WORKER,
+    STATE,
+    SYNC,
+    SYSCALL,
+    THREAD,
+)
 
 # futex(2): its private wait and wake operations.
 _WAIT, _WAKE = 128, 129
@@ -22,6 +38,8 @@ _WAIT, _WAKE = 128, 129
 # step for another that runs; one that sleeps at each of them is as good as absent. Between runs:
 # nobody knows how long that is.
 FEWEST_SPINS, FEWEST_BETWEEN = 512, 128
+# Bytes of a set of CPUs: for 1024 of them.
+CPU_SET = 128
 
 
 def word(e: Emitter, context: Value, index: Int) -> Value:
@@ -38,14 +56,47 @@ def read_state(e: Emitter, context: Value, order: str = "acquire") -> Value:
     return e.b.load_atomic(word(e, context, STATE), order, 8, typ=I64)
 
 
-def _futex(e: Emitter, context: Value, at: Value, operation: int) -> None:
-    """Wait while the word is 1, or wake one who waits."""
-    number = I64(isa_of(e.target).futex)
+class _System:
+    """System calls, with their numbers for the target."""
 
-    def ask(call: Callable[..., Value]) -> None:
-        call(number, e.b.ptrtoint(at, I64), I64(operation), I64(1), I64(0))
+    def __init__(self, e: Emitter, call: Callable[..., Value]) -> None:
+        self.e, self.isa, self._call = e, isa_of(e.target), call
 
-    with_syscall(e, context, ask)
+    def wait(self, at: Value) -> None:
+        """Sleep while the word is 1."""
+        self._futex(at, _WAIT)
+
+    def wake(self, at: Value) -> None:
+        """Wake one who waits."""
+        self._futex(at, _WAKE)
+
+    def _futex(self, at: Value, operation: int) -> None:
+        self._call(I64(self.isa.futex), self._int(at), I64(operation), I64(1), I64(0))
+
+    def thread(self) -> Value:
+        """The number under which the system knows this thread."""
+        return self._call(I64(self.isa.gettid))
+
+    def core(self, at: Value) -> Value:
+        """The CPU that this thread is on, by way of that word."""
+        self.e.store(I32(-1), at, 4)
+        self._call(I64(self.isa.getcpu), self._int(at), I64(0), I64(0))
+        return self.e.load(at, I32, 4)
+
+    def allowed(self, thread: Value, cpus: Value) -> Value:
+        """Ask for the CPUs that a thread may use. Returns the set's length in bytes, or -1."""
+        number = I64(self.isa.sched_getaffinity)
+        return self._call(number, thread, I64(CPU_SET), self._int(cpus))
+
+    def allow(self, thread: Value, cpus: Value, size: Value) -> None:
+        self._call(I64(self.isa.sched_setaffinity), thread, size, self._int(cpus))
+
+    def _int(self, at: Value) -> Value:
+        return self.e.b.ptrtoint(at, I64)
+
+
+def with_system(e: Emitter, context: Value, ask: Callable[[_System], None]) -> None:
+    with_syscall(e, context, lambda call: ask(_System(e, call)))
 
 
 def with_syscall(e: Emitter, context: Value, ask: Callable[[Callable[..., Value]], None]) -> None:
@@ -105,10 +156,16 @@ def _sleep(e: Emitter, context: Value, worker: Value, old: Value) -> None:
     """NAP is set before the state is looked at, and who changes the state does so before it looks
     at NAP: one of the two sees the other."""
     nap = of_worker(e, context, worker, NAP)
+    with_system(e, context, lambda system: _say_where(e, system, nap))
     e.b.atomic_rmw("xchg", nap, I32(1), "seq_cst")
     with e.when(e.b.icmp_signed("==", read_state(e, context, "seq_cst"), old)):
-        _futex(e, context, nap, _WAIT)
+        with_system(e, context, lambda system: system.wait(nap))
     e.b.atomic_rmw("xchg", nap, I32(0), "seq_cst")
+
+
+def _say_where(e: Emitter, system: _System, nap: Value) -> None:
+    e.store(system.thread(), e.at(nap, THREAD - NAP, I32), 8)
+    system.core(e.at(nap, CORE - NAP, I32))
 
 
 def _shorten(e: Emitter, context: Value, limit: Value, shorter: Value) -> None:
@@ -138,6 +195,45 @@ def announcer(program: Program) -> ir.Function:
             with e.when(e.b.icmp_signed("!=", asleep, I32(0))):
                 before = e.b.atomic_rmw("xchg", nap, I32(0), "seq_cst")
                 with e.when(e.b.icmp_signed("!=", before, I32(0))):
-                    _futex(e, context, nap, _WAKE)
+                    e.b.call(_rouser(program), [context, nap])
 
     return program.function("announce", [PTR, I64, I64, I64], build, trusted=True)
+
+
+def _rouser(program: Program) -> ir.Function:
+    """rouse(context, nap): wake a worker, and not on the core of whoever wakes it. Where a program
+    has left it no other one, the system refuses to forbid it."""
+
+    def build(e: Emitter) -> None:
+        context, nap = e.args
+        cpus, mine = e.b.alloca(I8, CPU_SET), e.b.alloca(I32)
+        with_system(e, context, lambda system: _rouse(e, system, nap, (cpus, mine)))
+
+    return program.function("rouse", [PTR, PTR], build, trusted=True)
+
+
+def _rouse(e: Emitter, system: _System, nap: Value, room: tuple[Value, Value]) -> None:
+    cpus, mine = room
+    core = e.load(e.at(nap, CORE - NAP, I32), I32, 4)
+    names = ("here", "apart", "plain", "done")
+    here, apart, plain, done = map(e.function.append_basic_block, names)
+    e.b.cbranch(e.b.icmp_signed("==", system.core(mine), core), here, plain)
+    e.b.position_at_end(here)
+    thread = e.load(e.at(nap, THREAD - NAP, I32), I64, 8)
+    # With signs: a system that refuses to say (-1), or has more CPUs than the set, is left alone.
+    size, index = system.allowed(thread, cpus), e.b.zext(e.b.lshr(core, I32(3)), I64)
+    e.b.cbranch(e.b.icmp_signed("<", index, size), apart, plain)
+    e.b.position_at_end(apart)
+    byte = e.at(cpus, index, I8)
+    before = e.load(byte, I8)
+    bit = e.b.shl(I8(1), e.b.trunc(e.b.and_(core, I32(7)), I8))
+    e.store(e.b.and_(before, e.b.not_(bit)), byte)
+    system.allow(thread, cpus, size)
+    system.wake(nap)
+    e.store(before, byte)
+    system.allow(thread, cpus, size)
+    e.b.branch(done)
+    e.b.position_at_end(plain)
+    system.wake(nap)
+    e.b.branch(done)
+    e.b.position_at_end(done)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -122,10 +122,12 @@ def _subgroups(adapter: Any) -> tuple[int, int] | None:
 
 @dataclass
 class Module:
-    """A program: its source and what the device made of it."""
+    """A program: its source, what the device made of it, and the pipelines that were made of that.
+    Launches of one kernel in groups of one size share a pipeline: the driver compiles each anew."""
 
     source: str
     made: Any
+    pipelines: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
 
 class WebGpuDevice(Device):
@@ -268,6 +270,15 @@ class WebGpuDevice(Device):
             )
 
     def _pipeline(
+        self, device: Any, program: Module, kernel: str, layout: Any, group: Sequence[int],
+        first: Sequence[int],
+    ) -> Any:  # fmt: skip
+        key = (kernel, *group, *first)
+        if key not in program.pipelines:
+            program.pipelines[key] = self._compiled(device, program, kernel, layout, group, first)
+        return program.pipelines[key]
+
+    def _compiled(
         self, device: Any, program: Module, kernel: str, layout: Any, group: Sequence[int],
         first: Sequence[int],
     ) -> Any:  # fmt: skip

@@ -38,6 +38,18 @@ override first_y: u32 = 0u;
 override first_z: u32 = 0u;
 fn special(bits: u32) -> f32 { return bitcast<f32>(bits); }
 """
+# Two numbers as halves. What is beyond their range becomes infinite, which WGSL leaves open.
+PAIR = """\
+fn halves(x: vec2<f32>) -> u32 {
+  let ends = vec2<u32>(0x7c00u) | ((bitcast<vec2<u32>>(x) >> vec2<u32>(16u)) & vec2<u32>(0x8000u));
+  let inside = abs(x) < vec2<f32>(65520.0);
+  let packed = pack2x16float(select(vec2<f32>(0.0), x, inside));
+  let size = bitcast<vec2<u32>>(x) & vec2<u32>(0x7fffffffu);
+  let other = select(ends, vec2<u32>(0x7e00u), size > vec2<u32>(0x7f800000u));
+  let found = select(other, vec2<u32>(packed & 0xffffu, packed >> 16u), inside);
+  return found.x | (found.y << 16u);
+}
+"""
 _INFINITY, _NEGATIVE, _NAN = "0x7f800000u", "0xff800000u", "0x7fc00000u"
 
 
@@ -176,8 +188,8 @@ class Wgsl:
         assert lanes == 4, "WGSL has vectors of four"
         storage, place = argument.storage, f"{argument.name}[{index}]"
         if storage.element == "f16" and not self.half:
-            halves = ", ".join(f"pack2x16float(({text}).{part})" for part in ("xy", "zw"))
-            return f"{place} = vec2<u32>({halves});"
+            pairs = ", ".join(f"halves(({text}).{part})" for part in ("xy", "zw"))
+            return f"{place} = vec2<u32>({pairs});"
         own = self.type(storage.kind, 1)
         return f"{place} = {self._converted(text, own, f'vec4<{storage.element}>')};"
 
@@ -189,7 +201,7 @@ class Wgsl:
             own = self.type(argument.storage.kind, 1)
             return f"{name}[{index}] = {self._converted(text, own, element)};"
         word, shift, bits = self._part(element, index)
-        number = f"pack2x16float(vec2<f32>(f32({text}), 0.0))" if element == "f16" else (
+        number = f"halves(vec2<f32>(f32({text}), 0.0))" if element == "f16" else (
             f"bitcast<u32>({text})"
         )  # fmt: skip
         mask = f"{(1 << bits) - 1}u"
@@ -229,7 +241,7 @@ class Wgsl:
         return f"{declared}\n{head}\nfn {name}({point}) {{\n{body}\n}}\n"
 
     def preamble(self) -> str:
-        return f"{'enable f16;' if self.half else ''}\n{PREAMBLE}"
+        return f"{'enable f16;' if self.half else ''}\n{PREAMBLE}{PAIR}"
 
 
 def arguments_of(source: str, kernel: str) -> list[bool]:

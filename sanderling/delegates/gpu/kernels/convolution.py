@@ -12,6 +12,8 @@ from ....ir import Array
 from ....ops.geometry import Axis
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
+from . import computed
+from .computed import either
 from .edges import Edges
 from .products import (
     Elements,
@@ -31,7 +33,7 @@ from .products import (
     pack_weights,
     panels,
 )
-from .row import Row, first_of
+from .row import Row
 from .tiles import choose_tile
 from .winograd import emit_winograd, is_winograd
 
@@ -231,4 +233,7 @@ class Line:
         add_channels(s, self.product, self.weights, self._row(kx), window.shape[-1], elements)
 
 
-KERNELS = {"CONV_2D": Row(emit_conv, first_of(_refuses_conv, _refuses_activation))}
+_KNOWN = Row(emit_conv, _refuses_conv)
+KERNELS = {
+    "CONV_2D": either(_KNOWN, computed.emit_conv, computed.refuses_conv, also=_refuses_activation)
+}

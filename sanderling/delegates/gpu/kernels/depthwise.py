@@ -13,6 +13,8 @@ from .. import layout
 from ..language import Index, Value
 from ..options import DeviceClass
 from ..steps import Node, StepWriter, View, Writer
+from . import computed
+from .computed import either
 from .edges import Edges
 from .products import (
     _inside,
@@ -23,7 +25,7 @@ from .products import (
     clamp,
     constant_bias,
 )
-from .row import Row, first_of
+from .row import Row
 from .tiles import widest
 
 # Lines of at most so many taps are written out, and so many blocks at the edges of the image:
@@ -136,4 +138,9 @@ class Taps:
         return k.join([self.source.one([*place, c]) for c in channels])
 
 
-KERNELS = {"DEPTHWISE_CONV_2D": Row(emit, first_of(_refuses_conv, _refuses_activation))}
+_KNOWN = Row(emit, _refuses_conv)
+KERNELS = {
+    "DEPTHWISE_CONV_2D": either(
+        _KNOWN, computed.emit_depthwise, computed.refuses_depthwise, also=_refuses_activation
+    )
+}

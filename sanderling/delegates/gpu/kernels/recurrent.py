@@ -1,9 +1,10 @@
-"""The basic LSTM cell, as products and elementwise operators."""
+"""LSTM: the basic cell is made of products and elementwise operators, others have kernels."""
 
 from __future__ import annotations
 
 from ....ir import DType, Op, Tensor
 from ....ops.base import attr
+from .lstm import emit_lstm, refuses_lstm
 from .row import Row, first_of, need_constant
 
 
@@ -32,11 +33,21 @@ def basic_cell(op: Op) -> list[Op]:
     return [*chain, Op("MUL", [shown, level], [out])]
 
 
+def _is_basic(op: Op) -> bool:
+    return op.name == "LSTM" and str(attr(op, "kernel_type")) == "BASIC"
+
+
+def _becomes(op: Op) -> list[Op] | None:
+    return basic_cell(op) if _is_basic(op) else None
+
+
 def _refuses(op: Op) -> str | None:
-    if str(attr(op, "kernel_type")) != "BASIC":
-        return "only the basic cell has a kernel"
+    return first_of(_refuses_basic, need_constant(2, 3))(op) if _is_basic(op) else refuses_lstm(op)
+
+
+def _refuses_basic(op: Op) -> str | None:
     if op.operand(0).dtype is not DType.FLOAT32:
-        return "the 8-bit cell has no kernel"
+        return "the basic cell of codes has no kernel"
     if str(attr(op, "fused_activation_function")) != "TANH":
         return "its activation is not TANH"
     if attr(op, "cell_clip") or attr(op, "proj_clip"):
@@ -44,4 +55,5 @@ def _refuses(op: Op) -> str | None:
     return None
 
 
-KERNELS = {"LSTM": Row.made_of(basic_cell, first_of(_refuses, need_constant(2, 3)))}
+ROW = Row(emit_lstm, _refuses, becomes=_becomes, keeps_state=True)
+KERNELS = {"LSTM": ROW, "UNIDIRECTIONAL_SEQUENCE_LSTM": ROW}

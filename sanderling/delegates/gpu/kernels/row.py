@@ -19,6 +19,7 @@ def _emit_never(w: Writer, node: Node) -> None:
 class Row:
     """emit writes the steps of a node. refuses: why an op of the user's graph is not taken; codes
     are floats to it. fuses: an elementwise op that alone reads the result becomes part of it.
+    keeps_state: it takes variable tensors (passes/states.py).
     becomes: the chain of ops that stands for an op (passes/decompose.py), None if it stands for
     itself; a chain is taken if all of its ops are."""
 
@@ -26,6 +27,7 @@ class Row:
     refuses: Callable[[Op], str | None] = lambda op: None
     fuses: bool = True
     becomes: Callable[[Op], list[Op] | None] = lambda op: None
+    keeps_state: bool = False
 
     @classmethod
     def made_of(

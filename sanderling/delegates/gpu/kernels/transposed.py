@@ -18,6 +18,8 @@ from ....ops.custom import transposed_sizes
 from ....ops.geometry import Axis, axis
 from .. import layout
 from ..steps import Node, Writer
+from . import computed
+from .computed import either
 from .convolution import Window
 from .edges import Edges
 from .products import Product, _refuses_activation, block_of, pack_weights, panels
@@ -124,8 +126,11 @@ def _refuses_strides(op: Op) -> str | None:
 
 
 KERNELS = {
-    "TRANSPOSE_CONV": Row(
-        emit_transpose_conv, first_of(need_constant(0, 1, 3), _refuses_activation, _refuses_strides)
+    "TRANSPOSE_CONV": either(
+        Row(emit_transpose_conv, first_of(need_constant(0, 1, 3), _refuses_strides)),
+        computed.emit_transposed,
+        computed.refuses_transposed,
+        also=_refuses_activation,
     ),
     "custom.Convolution2DTransposeBias": Row(emit_with_bias, need_constant(1, 2)),
 }

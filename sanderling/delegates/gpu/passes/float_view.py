@@ -18,6 +18,7 @@ import numpy as np
 
 from ....ir import Array, DType, Graph, Op, Tensor
 from ....ops.fixed import fused_range, quantize_multiplier
+from ....ops.lstm import ONE_CELL
 from ....passes import Fired
 from ....passes.common import same_quant
 from .stored import along, bounds, complex_twin, is_codes, is_narrow, real_values, unit_values
@@ -44,8 +45,11 @@ BIASED = {
     "FULLY_CONNECTED": (0, 1, 2),
     "TRANSPOSE_CONV": (2, 1, 3),
 }
+# Cells that keep a state; the attribute with the codes between their products.
+CELLS = frozenset({"LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM"})
+CELL_CODES = "gpu_cell_codes"
 # With floats as inputs they read the codes of bytes as signed, whatever the type is.
-HYBRID = frozenset({*BIASED, "BATCH_MATMUL", "EMBEDDING_LOOKUP"})
+HYBRID = frozenset({*BIASED, "BATCH_MATMUL", "EMBEDDING_LOOKUP", *CELLS})
 COPIES = {"QUANTIZE": "gpu.COPY", "DEQUANTIZE": "gpu.COPY"}
 
 
@@ -120,7 +124,9 @@ def float_view(graph: Graph, twice: bool = True) -> tuple[Fired, list[Border], l
 
 def _border(tensor: Tensor, twins: dict[Tensor, Tensor]) -> Border:
     """Two tensors in any case: they have memory of their own."""
-    outside = Tensor(tensor.name, tensor.dtype, tensor.shape, quant=tensor.quant)
+    outside = Tensor(
+        tensor.name, tensor.dtype, tensor.shape, quant=tensor.quant, is_variable=tensor.is_variable
+    )
     return Border(outside, twins.get(tensor, tensor))
 
 
@@ -145,6 +151,8 @@ def _rewritten(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -
         return _in_fixed_point(graph, op, twins)
     if twice and op.name in SIGNS and _is_sum_of_codes(op):
         return _sum(graph, op, twins)
+    if op.name in CELLS and is_codes(op.outputs[0]):
+        return _cell(graph, op, twins)
     if op.name in RANKING or _shares_scale(op):
         return _in_units(graph, op, twins)
     return _in_reals(graph, op, twins)
@@ -320,6 +328,40 @@ def _is_activated(op: Op) -> bool:
     return str(op.attrs.get("fused_activation_function", "NONE")) != "NONE"
 
 
+@dataclass(frozen=True)
+class CellCodes:
+    """What an 8-bit cell rounds to in each step, as scale and zero point: the hidden values, and
+    the states, output and memory, that it keeps of them."""
+
+    hidden: tuple[float, int]
+    output: tuple[float, int]
+    memory: tuple[float, int]
+
+
+def _cell(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
+    """A cell on reals, whose states are rounded in each step. Its biases are in units of the
+    products that they are added to."""
+    made, places = _in_reals(graph, op, twins), ONE_CELL
+    hidden, output, memory = (
+        (scale, zero)
+        for scale, zero, *_ in map(
+            bounds, (op.intermediates[4], *map(op.operand, (places.state, places.state + 1)))
+        )
+    )
+    unit = float(op.operand(0).quantisation.scale[0])
+    products = [(places.bias(gate), places.input(gate), unit) for gate in range(4)]
+    for place, weights, factor in [
+        *products, (places.projection + 1, places.projection, hidden[0])
+    ]:  # fmt: skip
+        bias = op.input(place)
+        if bias is not None:
+            scale = float(op.operand(weights).quantisation.scale[0]) * factor
+            values = (bias.values * scale).astype(np.float32)
+            made.inputs[place] = graph.constant(f"{bias.name}/real", values)
+    made.attrs[CELL_CODES] = CellCodes(hidden, output, memory)
+    return made
+
+
 def _in_reals(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
     inputs = [_real(graph, op, t, twins) for t in op.inputs]
     rounding = {}
@@ -379,7 +421,7 @@ def _replace(
     for t, rounding in made.rounding.items():
         graph.insert(_simulator(graph, exact[t], outs[t], rounding), before=op)
         fired["simulator"] += 1
-    _drop(graph, op)
+    drop(graph, op)
 
 
 def _simulator(graph: Graph, before: Tensor, after: Tensor, rounding: Rounding) -> Op:
@@ -391,7 +433,8 @@ def _simulator(graph: Graph, before: Tensor, after: Tensor, rounding: Rounding) 
     return Op(SIMULATE, inputs, [after], {"rounding": rounding})
 
 
-def _drop(graph: Graph, op: Op) -> None:
+def drop(graph: Graph, op: Op) -> None:
+    """Take out an op in whose place another one stands."""
     for place in range(len(op.inputs)):
         graph.set_input(op, place, None)
     graph.ops.remove(op)

@@ -9,7 +9,9 @@ from ..layout import CODES
 
 
 def is_codes(tensor: Tensor) -> bool:
-    return tensor.dtype in CODES and tensor.quant is not None and tensor.quant.is_set
+    """Of 8 bits; a cell's memory, which is kept from run to run, has 16."""
+    known = tensor.dtype in CODES or (tensor.dtype is DType.INT16 and tensor.is_variable)
+    return known and tensor.quant is not None and tensor.quant.is_set
 
 
 def is_narrow(tensor: Tensor) -> bool:

@@ -7,6 +7,7 @@
     unit16, 32  the same for 16 or 32 channels, for what is left of the channels
     short32     16-bit codes: products of pairs of kernel rows
     madd32      pairs of kernel rows widened to 16 bits, for targets without the dot product
+    pair32      the same, the rows interleaved in memory first (paired_rows.py)
     wide16      one kernel row at a time, widened: NEON without the dot product
 
 Neighbouring results share the interleaved columns, and two rows of results share interleaved rows:
@@ -94,11 +95,16 @@ class Kind(Protocol):
     @property
     def channels(self) -> int: ...
     @property
+    def unit(self) -> int: ...  # channels whose numbers lie together
+    @property
     def item(self) -> int: ...  # bytes of an element of the input
     @property
     def epilogue(self) -> Epilogue: ...
     @property
     def load_type(self) -> Type: ...
+    @property
+    def row_counts(self) -> tuple[int, ...]: ...  # output rows that a tile may have
+    def results(self, shape: Shape) -> int: ...  # that the code of a tile writes out
     def fits(self, shape: Shape, target: Target) -> bool: ...
     def cost(self, shape: Shape) -> float: ...  # instructions for an output
     def pack(self, taps: Array, shape: Shape) -> Array: ...  # [kh, kw, channels] of one block
@@ -112,11 +118,28 @@ class Kind(Protocol):
     ) -> list[Value]: ...  # in the order of the channels, as they are stored
 
 
+class WrittenOut:
+    """A kind whose code has each result of a tile apart, all channels at once."""
+
+    channels: int
+
+    @property
+    def unit(self) -> int:
+        return int(self.channels)
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        return (1, 2, 3)
+
+    def results(self, shape: Shape) -> int:
+        return shape.rows * shape.columns
+
+
 # -- float --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class FloatKind:
+class FloatKind(WrittenOut):
     channels: int
     epilogue: FloatEpilogue
     item: int = 4
@@ -192,7 +215,7 @@ def tail(zero: int, low: int, high: int) -> Array:
 
 
 @dataclass(frozen=True)
-class ByteKind:
+class ByteKind(WrittenOut):
     """channels: a vector's codes; depth: taps that one product takes (4, 2 or 1).
 
     halves: 2 where weights less their zero point leave 8 bits, so that they are split in two.
@@ -237,7 +260,7 @@ class ByteKind:
     @property
     def array_words(self) -> int:
         """Of a block's arrays, which come first among its numbers."""
-        return self.channels * self.epilogue.arrays
+        return self.unit * self.epilogue.arrays
 
     @property
     def words(self) -> int:
@@ -246,7 +269,7 @@ class ByteKind:
 
     def numbers(self, block: Value, table: Value) -> Numbers:
         low, high, zero = range(self.array_words, self.array_words + 3)
-        return Numbers(block, self.channels, block, table, (zero, low, high))
+        return Numbers(block, self.unit, block, table, (zero, low, high))
 
     def fits(self, shape: Shape, target: Target) -> bool:
         """Larger tiles spill, which costs more than they save."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...codegen.emit import I8, I32, I64, Emitter, Type, Value, vector
-from ...codegen.rounding import Rounding, load_factors, rescaled
+from ...codegen.emit import I8, I32, I64, PTR, Emitter, Type, Value, vector
+from ...codegen.program import StepEmitter
+from ...codegen.rounding import FLOORS, Rounding, load_factors, rescaled
 from ...isa.base import isa_of
 from ...isa.targets import Target
 from ..elementwise.planes import Plane
-from .contract import Numbers, Output, Sums
+from .contract import Epilogue, Numbers, Output, Sums
 from .packing import RowPacker
 
 # Far beyond all codes.
@@ -97,6 +99,28 @@ class CodeEpilogue:
     def _far(self, e: Emitter, t: Type) -> list[Value] | None:
         """Bounds that keep results in 32 bits, where they need some."""
         return [e.const(t, -WILD), e.const(t, WILD)] if self.wild else None
+
+
+@contextmanager
+def rounding(k: StepEmitter, epilogue: Epilogue) -> Iterator[None]:
+    """Around what a step does with the epilogue: some targets are told once how to round."""
+    isa = isa_of(k.target)
+    floors = isinstance(epilogue, CodeEpilogue) and epilogue.rounding in FLOORS
+    if not (floors and isa.rounds_by_mode):
+        yield
+        return
+    kept = k.b.bitcast(k.b.alloca(I32), PTR)
+    down, back = (
+        k.program.function(change.__name__, [PTR], _changing(change), trusted=True)
+        for change in (isa.round_down, isa.round_back)
+    )
+    k.b.call(down, [kept])
+    yield
+    k.b.call(back, [kept])
+
+
+def _changing(change: Callable[[Emitter, Value], None]) -> Callable[[Emitter], None]:
+    return lambda e: change(e, e.args[0])
 
 
 @dataclass(frozen=True)

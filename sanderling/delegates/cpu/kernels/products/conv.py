@@ -20,7 +20,7 @@ from ...dialect.fused import BF16, RESIDUAL, Fused, Inputs, either, operator, un
 from ...isa.targets import Target
 from ...runtime.abi import FIRST_ARG
 from ..elementwise.planes import Plane, Side, clamped, plane
-from ..epilogue.codes import CodeEpilogue, sum_words
+from ..epilogue.codes import CodeEpilogue, rounding, sum_words
 from ..epilogue.contract import words
 from ..epilogue.floats import BlockEpilogue, FloatEpilogue, HybridEpilogue
 from ..row import Kernel
@@ -32,6 +32,7 @@ from .cores import (
     Core,
     DotCore,
     FloatCore,
+    byte_core,
     chunk_of,
     dot_core,
     far,
@@ -133,8 +134,21 @@ def emit_product(
     k: StepEmitter, op: Op, weights: Array, w: Window, groups: int = 1, spread: Spread | None = None
 ) -> None:
     """One product with bias, residual, activation and, for integers, requantisation."""
-    kind = arithmetic(op, weights, k.target, chains=not Fused.of(op).zeros)
-    n = len(weights) // groups
+    sparse = Fused.of(op).zeros
+    kind = arithmetic(op, weights, k.target, chains=not sparse, by_word=sparse)
+    with rounding(k, kind.epilogue):
+        _emit_product(k, op, kind, len(weights) // groups, w, groups, spread)
+
+
+def _emit_product(
+    k: StepEmitter,
+    op: Op,
+    kind: Arithmetic,
+    n: int,
+    w: Window,
+    groups: int,
+    spread: Spread | None,
+) -> None:
     if Fused.of(op).zeros:
         _, rows, _ = row_source(k, op.operand(0), kind, w, n, 1, Inputs.of(op).table, False)
         words_of = row_words(k, op, kind, w)
@@ -265,19 +279,22 @@ def plain_cycles(target: Target, w: Window, n: int, core: Core = F32_CORE) -> fl
 # -- arithmetic by type -------------------------------------------------------------------------
 
 
-def arithmetic(op: Op, weights: Array, target: Target, chains: bool = False) -> Arithmetic:
-    """chains: the caller takes what a ChainCore leaves over."""
+def arithmetic(
+    op: Op, weights: Array, target: Target, chains: bool = False, by_word: bool = False
+) -> Arithmetic:
+    """chains: the caller takes what a ChainCore leaves over. by_word: A is read word by word, not
+    by tiles."""
     x = op.operand(0)
     if Inputs.of(op).table is not None:
         block = block_of(op)
         if block is not None:
             return _blockwise(op, weights, block, target)
-        return _hybrid(op, weights, target, chains)
+        return _hybrid(op, weights, target, chains, by_word)
     if is_bf16(op):
         return replace(_float(op, weights), core=BfloatCore(), matrix=rounded(weights))
     if x.dtype is DType.FLOAT32:
         return _float(op, weights)
-    return _integer(op, weights, target, chains)
+    return _integer(op, weights, target, chains, by_word)
 
 
 def bounds(op: Op) -> tuple[np.float32, np.float32]:
@@ -314,11 +331,11 @@ def weight_zero(op: Op) -> int:
     return scale_zero(w)[1] if subtracts and quant(w).scale.size == 1 else 0
 
 
-def _integer(op: Op, weights: Array, target: Target, chains: bool) -> Arithmetic:
+def _integer(op: Op, weights: Array, target: Target, chains: bool, by_word: bool) -> Arithmetic:
     x, out = op.operand(0), op.outputs[0]
     n, zero_in = len(weights), scale_zero(x)[1]
     real = weights.astype(np.int32) - weight_zero(op)
-    core = core_for(x.dtype, target, real, chains)
+    core = core_for(x.dtype, target, real, chains, by_word)
     bias = bias_of(op, n, np.int64)
     matrix, sums = real, 0
     if isinstance(core, DotCore):
@@ -385,11 +402,11 @@ def _inner(op: Op) -> tuple[float, int]:
     return inner
 
 
-def _hybrid(op: Op, weights: Array, target: Target, chains: bool) -> Arithmetic:
+def _hybrid(op: Op, weights: Array, target: Target, chains: bool, by_word: bool) -> Arithmetic:
     """Codes of 8 bits, their zero point and step from a table; see dynamic_range.py."""
     x, w = op.operand(0), op.operand(1)
     n, matrix = len(weights), definition.signed(weights).astype(np.int16)
-    core = core_for(x.dtype, target, matrix, chains)
+    core = core_for(x.dtype, target, matrix, chains, by_word)
     # Widened codes come without their zero point.
     exact = isinstance(core, DotCore)
     sums = matrix.sum(axis=1, dtype=np.int32) if exact else np.zeros(n, np.int32)
@@ -410,15 +427,16 @@ def _blockwise(op: Op, weights: Array, block: Blockwise, target: Target) -> Arit
     return Arithmetic(core, epilogue, weights, numbers, words(*bounds(op)), scales=scales)
 
 
-def core_for(dtype: DType, target: Target, real: Array, chains: bool = False) -> Core:
-    """The dot product, if it is of activations of this type; weights that leave 8 bits are shifted
-    (_middle) only where activations have no sign."""
-    dot = dot_core(target)
+def core_for(
+    dtype: DType, target: Target, real: Array, chains: bool = False, by_word: bool = False
+) -> Core:
+    """The product of bytes, if it is of activations of this type."""
+    dot = (dot_core if by_word else byte_core)(target)
     if dot is None and chains and dtype is DType.UINT8:
         return chain_core(target, real) or wide_core(target)
     if dot is None or dtype is not (DType.INT8 if dot.signed else DType.UINT8):
         return wide_core(target)
-    return dot if not dot.signed or _fits(real) else wide_core(target)
+    return dot
 
 
 def _fits(weights: Array) -> bool:

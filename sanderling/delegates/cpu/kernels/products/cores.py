@@ -16,7 +16,7 @@ import numpy as np
 
 from .....ir import Array
 from ...codegen.bfloat import multiply_pairs
-from ...codegen.emit import F32, I8, I16, I32, Emitter, Type, Value, vector
+from ...codegen.emit import F32, I8, I16, I32, I64, Emitter, Type, Value, vector
 from ...isa.base import isa_of
 from ...isa.targets import Target
 from .tiles import Panels, Tile
@@ -82,6 +82,52 @@ class DotCore:
 
     def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
         return isa_of(e.target).dot_bytes(e, acc, a, column)
+
+
+@dataclass(frozen=True)
+class MatrixCore(DotCore):
+    """s8 x s8, eight deep, by an instruction that multiplies two rows with two columns.
+
+    In a step, two rows of a tile share a register of A, and two columns one of B. So an accumulator
+    holds two columns of two rows until the sums are done; of an odd number of rows the last one
+    stands alone, with half of its products for nothing. (Instructions for unsigned and for mixed
+    bytes exist too: activations have a sign on this architecture, so nothing asks for them.)"""
+
+    signed: bool = True
+    depth: int = 8
+
+    @property
+    def name(self) -> str:
+        return "s8x8"
+
+    def step(self, e: Emitter, a: Value, column: Value, acc: Value) -> Value:
+        """Two rows with two columns."""
+        return isa_of(e.target).multiply_byte_matrix(e, acc, a, column)
+
+    def pairs(self, e: Emitter, sums: Sequence[Value], tile: Tile) -> list[Value]:
+        """Vectors of columns, row by row, as accumulators: for each two rows and each vector, one
+        for every two columns."""
+        out = []
+        for row in range(0, tile.rows, 2):
+            for v in range(tile.vectors):
+                x = sums[row * tile.vectors + v]
+                y = x if row + 1 == tile.rows else sums[(row + 1) * tile.vectors + v]
+                for at in range(0, tile.lanes, 2):
+                    order = [at, at + 1, tile.lanes + at, tile.lanes + at + 1]
+                    out.append(e.shuffle(x, y, order))
+        return out
+
+    def rows(self, e: Emitter, acc: Sequence[Value], tile: Tile) -> list[Value]:
+        """The way back."""
+        each = tile.lanes // 2
+        out = []
+        for row in range(tile.rows):
+            first, own = row // 2 * tile.vectors * each, 2 * (row % 2)
+            for v in range(tile.vectors):
+                parts = acc[first + v * each : first + (v + 1) * each]
+                halves = [e.shuffle(part, None, [own, own + 1]) for part in parts]
+                out.append(e.join(halves))
+        return out
 
 
 @dataclass(frozen=True)
@@ -162,9 +208,15 @@ class BlockCore:
 
 
 def dot_core(target: Target) -> DotCore | None:
-    """The product of activations with int8 weights, where there is an instruction for it."""
+    """The product of activations with int8 weights, where there is an instruction for it, in steps
+    of 32 bits."""
     isa = isa_of(target)
     return DotCore(isa.dot_is_signed) if isa.has_dot else None
+
+
+def byte_core(target: Target) -> DotCore | None:
+    """The same, for whole tiles: the widest there is."""
+    return MatrixCore() if isa_of(target).has_byte_matrix else dot_core(target)
 
 
 def wide_core(target: Target) -> PairCore | WordCore:
@@ -193,8 +245,11 @@ def unit_type(core: Core) -> Type:
 
 
 def column_type(core: Core, lanes: int) -> Type:
+    """A register of B: a vector of columns, or two of them."""
     if core.a_bytes == 4:
         return vector(F32, lanes)
+    if isinstance(core, MatrixCore):
+        return vector(I8, 2 * core.depth)
     return vector(I8 if core.a_bytes == 1 else I16, core.depth * lanes)
 
 
@@ -204,6 +259,8 @@ def tile_step(
     """One inner step of a tile: a are the rows' addresses, b that of the panel's columns."""
     if isinstance(core, BlockCore):
         return _block_step(e, core, a, b, acc, tile)
+    if isinstance(core, MatrixCore):
+        return _matrix_step(e, core, a, b, acc, tile)
     t = column_type(core, tile.lanes)
     size = core.depth * core.a_bytes * tile.lanes
     columns = [e.load(e.at(b, v * size, I8), t, size) for v in range(tile.vectors)]
@@ -241,6 +298,20 @@ def _products(
         out += [
             core.step(e, x, column, acc[row * tile.vectors + v]) for v, column in enumerate(columns)
         ]
+    return out
+
+
+def _matrix_step(
+    e: Emitter, core: MatrixCore, a: Sequence[Value], b: Value, acc: Sequence[Value], tile: Tile
+) -> list[Value]:
+    t, each = column_type(core, tile.lanes), tile.columns // 2
+    columns = [e.load(e.at(b, i * t.count, I8), t, t.count) for i in range(each)]
+    out = []
+    for pair in range(math.ceil(tile.rows / 2)):
+        own = [e.load(pointer, I64, 1) for pointer in a[2 * pair : 2 * pair + 2]]
+        both = e.b.insert_element(e.splat(own[0], 2), own[-1], I32(1))
+        x = e.b.bitcast(both, t)
+        out += [core.step(e, x, y, acc[pair * each + i]) for i, y in enumerate(columns)]
     return out
 
 

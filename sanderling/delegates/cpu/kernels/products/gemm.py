@@ -39,6 +39,7 @@ from .cores import (
     BfloatCore,
     BlockCore,
     Core,
+    MatrixCore,
     PairCore,
     WordCore,
     chunk_of,
@@ -99,6 +100,8 @@ def tile_function(
         output = Output(given["c"], given["ldc"], given.get("residual"), given.get("ldr"))
         rows = [e.at(given["a"], e.mul(given["lda"], r), I8) for r in range(tile.rows)]
         start = _start(e, core, epilogue, tile, numbers)
+        if isinstance(core, MatrixCore):
+            start = core.pairs(e, start, tile)
         fetch = Fetch(given["ahead"], given["stride"]) if fetches else None
         b, steps = given["b"], given["steps"]
         if lined:
@@ -109,6 +112,8 @@ def tile_function(
         if isinstance(core, ChainCore):
             left = Leftover(given["more"], given["places"], given["count"], given["apart"])
             acc = left.add(e, core, rows, acc, tile)
+        if isinstance(core, MatrixCore):
+            acc = core.rows(e, acc, tile)
         sums = Sums(acc, tile.rows, tile.vectors, tile.lanes, columns)
         epilogue.store(e, sums, numbers, output)
 
@@ -319,9 +324,10 @@ def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
         work = 2.0
     parts = core.chain if isinstance(core, ChainCore) else 0
     work = core.work if isinstance(core, ChainCore) else work
+    pairs = isinstance(core, MatrixCore)
     steps = padded_depth(core, size.k) // inner.depth
     chained = size.lines == 1 and inner is core
-    cycles, tile = choose(target, size.inner, size.n, steps, work, chained, parts)
+    cycles, tile = choose(target, size.inner, size.n, steps, work, chained, parts, pairs)
     return cycles * size.outer * size.groups, tile
 
 

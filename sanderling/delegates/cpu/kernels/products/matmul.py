@@ -25,7 +25,7 @@ from ...codegen.rounding import long, rescale
 from ...codegen.vectors import transpose
 from ...dialect.fused import either
 from ...isa.targets import Target
-from ..epilogue.codes import CodeEpilogue, LongEpilogue
+from ..epilogue.codes import CodeEpilogue, LongEpilogue, rounding
 from ..epilogue.contract import Epilogue, column_words, words
 from ..epilogue.floats import FloatEpilogue
 from ..epilogue.plain import WholeEpilogue
@@ -97,7 +97,8 @@ def emit_batch_matmul(k: StepEmitter, op: Op) -> None:
     ).T
     places = [k.ptr(t) for t in (x, y, out)]
     where = [k.constant(a) for a in (table, column_words(panels.spans(), *numbers), common)]
-    product.emit(len(table), places, where)
+    with rounding(k, epilogue):
+        product.emit(len(table), places, where)
 
 
 def _depth(op: Op) -> int:

@@ -580,7 +580,7 @@ class RowWords(Protocol):
 
 @dataclass(frozen=True)
 class SumWords:
-    """factor * the sum of a row of u8: what weights that are shifted to fit 8 bits leave over."""
+    """factor * the sum of a row of bytes: what weights that are shifted to fit 8 bits leave."""
 
     depth: int
     factor: int

@@ -100,12 +100,14 @@ def choose(
     work: float = 1,
     chained: bool = True,
     parts: int = 0,
+    pairs: bool = False,
 ) -> tuple[float, Tile]:
     """The tile with the least estimated time for m x n outputs, and that time in cycles. parts:
-    products that a step of a chain sums (chained.py)."""
+    products that a step of a chain sums (chained.py). pairs: rows are multiplied in pairs, and
+    columns too, so that a vector of columns is two registers of B (MatrixCore)."""
     spare = 1 if work == 1 else 2  # the broadcast, and a product where that is not fused
     spare += parts and 1 + parts  # ones, and further products
-    held = max(parts, 1)  # vectors of B for each of the tile's
+    held = 2 if pairs else max(parts, 1)  # vectors of B for each of the tile's
     best: tuple[float, Tile] | None = None
     widest = math.ceil(n / target.lanes)
     for vectors in range(1, min(8, widest) + 1):
@@ -116,11 +118,14 @@ def choose(
         if spare == 1 and most > 2 and (most + 1) * vectors + spare == target.registers:
             most -= 1
         for rows in range(1, min(most, m) + 1):
+            taken = rows + rows % 2 if pairs else rows
+            if taken > most > 1:
+                continue
             others = held * vectors + spare
-            chains = _chains(target, rows * vectors, others, steps) if chained else 1
+            chains = _chains(target, taken * vectors, others, steps) if chained else 1
             panels = Panels(n, vectors, target.lanes)
             cycles = [
-                tile_cycles(rows, v, chains, steps, work, target.width * held)
+                tile_cycles(taken, v, chains, steps, work, target.width * held)
                 for v in (vectors, panels.last)
             ]
             total = cycles[0] * (panels.count - 1) + cycles[1]

@@ -17,7 +17,7 @@ from ...dialect.fused import operator
 from ...isa.targets import Target, host_target
 from .chained import chain_core
 from .conv import arithmetic, plain_cycles, window, winograd_plan
-from .cores import BfloatCore, BlockCore, Core, FloatCore, PairCore, chunk_of
+from .cores import BfloatCore, BlockCore, Core, DotCore, FloatCore, PairCore, byte_core, chunk_of
 from .gemm import Product, estimate
 from .packed_weights import Arithmetic
 from .sources import Window
@@ -61,7 +61,7 @@ def judge(op: Op, target: Target) -> Judgement | None:
         return None
     if np.count_nonzero(found) > (1 - LEAST) * found.size:
         return None
-    kind = arithmetic(op, found, target)
+    kind = arithmetic(op, found, target, by_word=True)
     return _judged(op, target, kind, kind.matrix != 0)
 
 
@@ -108,6 +108,8 @@ def _dense(op: Op, target: Target, kind: Arithmetic, w: Window) -> float:
     n, depth = kind.matrix.shape
     if isinstance(core, FloatCore) and target.precision == "bf16":
         core = BfloatCore()
+    if isinstance(core, DotCore):
+        core = byte_core(target) or core
     if isinstance(core, PairCore) and op.operand(0).dtype is DType.UINT8:
         core = chain_core(target, kind.matrix) or core
     if w.is_rows:
@@ -135,7 +137,7 @@ def sparse_threshold(
     if matrix is None:
         return None
     op = _as_compiled(op, target)
-    kind = arithmetic(op, matrix, target)
+    kind = arithmetic(op, matrix, target, by_word=True)
     order = _ranks(matrix.shape, structure)
     for share in SHARES:
         found = _judged(op, target, kind, order >= share)

@@ -43,7 +43,8 @@ from ..products.cores import (
     Core,
     DotCore,
     FloatCore,
-    dot_core,
+    MatrixCore,
+    byte_core,
     pack,
     padded_depth,
     panel_bytes,
@@ -65,7 +66,7 @@ def rounded(size: int, unit: int) -> int:
 
 def code_core(target: Target) -> Core:
     """The product of 8-bit codes with int8 weights."""
-    return dot_core(target) or wide_core(target)
+    return byte_core(target) or wide_core(target)
 
 
 def code_shift(core: Core) -> int:
@@ -145,7 +146,10 @@ class Product:
         row_words: Value | None,
     ) -> None:
         k, vectors = self.k, self.panels.vectors
-        most = max(1, min(ROWS, (k.target.registers - vectors - 2) // vectors))
+        held = 2 * vectors if isinstance(self.core, MatrixCore) else vectors  # registers of B
+        most = max(1, min(ROWS, (k.target.registers - held - 2) // vectors))
+        if held > vectors and most > 1:
+            most -= most % 2  # rows go in pairs
 
         def tiles(rows: int, first: Int, last: Int) -> None:
             with k.loop(first, last, rows) as row:
