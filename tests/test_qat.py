@@ -89,6 +89,27 @@ def test_the_forward_pass_is_what_the_file_answers(
     assert np.array_equal(written, _answers(rule.start.made.model, images))
 
 
+@pytest.mark.parametrize(("mode", "kind"), [("int16x8", "i64"), ("int8x2", "i2")])
+def test_litert_reads_what_was_trained(
+    mode: str, kind: str, model: Model, digits: tuple[Array, Array]
+) -> None:
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    rule = Quantisation(mode, minimum=16, **PLAIN)
+    made = train(model, digits[0][:64], [rule], schedule=replace(QUICK, epochs=1)).model
+    assert kind in {t.dtype.short for t in made.main.constants}
+    theirs = interpreter.Interpreter(model_content=bytes(sanderling.dump(made)))
+    theirs.allocate_tensors()
+    (given,), (told,) = theirs.get_input_details(), theirs.get_output_details()
+    images, found = digits[0][:40], []
+    for image in images:
+        theirs.set_tensor(given["index"], image[None])
+        theirs.invoke()
+        found.append(theirs.get_tensor(told["index"])[0].copy())
+    ours = _answers(made, images)
+    assert np.abs(ours - np.stack(found)).mean() < 1e-3
+    assert (ours.argmax(1) == np.stack(found).argmax(1)).mean() >= 0.95
+
+
 def test_gradients_reach_scales_and_weights(model: Model, digits: tuple[Array, Array]) -> None:
     rule = Quantisation("int8", **PLAIN)
     twin = _twin_of(rule, model, digits[0][:40])
