@@ -36,7 +36,7 @@ from sanderling.delegates.cpu.limit_loops import ticks, timed
 from sanderling.format import dump
 from sanderling.ir import Array, DType, Graph, Model, Tensor
 from sanderling.measure.machine import machine_line
-from sanderling.training.sparse_storage import stored_sparse, xnnpack_conditions
+from sanderling.training.without_training.sparse_storage import stored_sparse, xnnpack_conditions
 
 PRODUCTS = ("CONV_2D", "FULLY_CONNECTED")
 TURN = 5  # runs of a turn, of which the fastest counts

@@ -23,12 +23,12 @@ from tests.support.cpu_conformance import run
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.bits import levels  # noqa: E402
-from sanderling.training.clusters import Clusters  # noqa: E402
 from sanderling.training.constraint import Constraint, stored_values, weights_of  # noqa: E402
-from sanderling.training.quantisation import Quantisation  # noqa: E402
-from sanderling.training.sparsity import Sparsity  # noqa: E402
-from sanderling.training.train import Schedule, train  # noqa: E402
-from sanderling.training.twin import Twin  # noqa: E402
+from sanderling.training.constraints.clusters import Clusters  # noqa: E402
+from sanderling.training.constraints.quantisation import Quantisation  # noqa: E402
+from sanderling.training.constraints.sparsity import Sparsity  # noqa: E402
+from sanderling.training.differentiable.twin import Twin  # noqa: E402
+from sanderling.training.loop.train import Schedule, train  # noqa: E402
 
 DATA = files("sanderling") / "data"
 QUICK = Schedule(epochs=2, batch=32, rate=1e-3)

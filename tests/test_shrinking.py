@@ -16,10 +16,10 @@ from sanderling.ir import Array, DType, Graph, Model
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.cluster import cluster  # noqa: E402
-from sanderling.training.judging import Judging, answers  # noqa: E402
+from sanderling.training.loop.judging import Judging, answers  # noqa: E402
+from sanderling.training.loop.train import Schedule  # noqa: E402
 from sanderling.training.prune import prune  # noqa: E402
 from sanderling.training.qat import qat  # noqa: E402
-from sanderling.training.train import Schedule  # noqa: E402
 
 ONE_EPOCH = Schedule(epochs=1, rate=1e-3)
 PLAIN = {"ranges": "minmax", "corrections": "none", "minimum": 16}

@@ -20,7 +20,7 @@ from tests.support.shared_models import model as shared_model
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.delegates.cpu.kernels.elementwise.operators import EXPRESSIONS  # noqa: E402
-from sanderling.training.twin import ALL_FUNCTIONS, CONTROL, Twin  # noqa: E402
+from sanderling.training.differentiable.twin import ALL_FUNCTIONS, CONTROL, Twin  # noqa: E402
 
 FLOAT_TOLERANCE = 1e-5  # of the largest output
 MOST_CASES = 4  # of an operator

@@ -287,7 +287,7 @@ def _room(answers: Sequence[Array], count: int) -> list[Array]:
 def _trained_head(rows: Array, labels: Array, classes: int, seed: int) -> tuple[Array, Array]:
     """Weights and bias of a fully connected layer. It is trained on features of unit size, and the
     sizes are put into its weights."""
-    from ..training.train import Schedule, train  # PyTorch
+    from ..training.loop.train import Schedule, train  # PyTorch
 
     mean, size = rows.mean(axis=0), rows.std(axis=0) + 1e-6 * (1 + np.abs(rows).max())
     head = _head_model(rows.shape[1], classes)
@@ -342,7 +342,7 @@ def _with_blocks(
 ) -> Model | None:
     """The model with its last blocks trained together with the head; None if that made nothing
     better."""
-    from ..training.train import Schedule, train  # PyTorch
+    from ..training.loop.train import Schedule, train  # PyTorch
 
     found = boundaries(source.main, cut.tensor)
     if len(found) < blocks:
@@ -375,7 +375,7 @@ def _takes_batches(tail: Model, values: Sequence[Array]) -> bool:
     one sample, as those of texts often are, is trained sample by sample."""
     import torch
 
-    from ..training.twin import Twin
+    from ..training.differentiable.twin import Twin
 
     twin = Twin(tail)
     with torch.no_grad():

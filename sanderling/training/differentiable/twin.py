@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..errors import InputError, SanderlingError
-from ..ir import Array, DType, Graph, Model, Op, Tensor
-from ..ir.expr import Expr, simplify
-from ..ops.execute import evaluate as define
-from ..ops.execute import new_state
+from ...errors import InputError, SanderlingError
+from ...ir import Array, DType, Graph, Model, Op, Tensor
+from ...ir.expr import Expr, simplify
+from ...ops.execute import evaluate as define
+from ...ops.execute import new_state
 from .elementwise import TYPES, evaluate
 from .functions import FUNCTIONS, cannot
 from .recurrent import RECURRENT
 
 if TYPE_CHECKING:
-    from .constraint import Constraint
+    from ..constraint import Constraint
 
 
 Values = dict[Tensor, torch.Tensor]
@@ -76,8 +76,8 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
                 self._parameter(tensor)
 
     def _lower(self, op: Op) -> str | None:
-        from ..delegates.cpu.kernels.elementwise.operands import Lowered, Refused
-        from ..delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+        from ...delegates.cpu.kernels.elementwise.operands import Lowered, Refused
+        from ...delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
 
         try:
             found = EXPRESSIONS[op.name](op)
