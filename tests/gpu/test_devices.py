@@ -285,6 +285,29 @@ def test_a_device_that_hangs_is_given_up(device: Any) -> None:
         device.allocate(16)
 
 
+@pytest.mark.parametrize(
+    ("options", "sound"),
+    [({}, 0), ({"tuning": "fast"}, 1), ({"precision": "auto"}, 0)],
+    ids=["first run", "tuning", "trial of half precision"],
+)
+def test_a_device_that_hangs_is_given_up_while_it_compiles(
+    options: dict[str, Any], sound: int, device: Any
+) -> None:
+    """The user's time-out holds from the first launch on. sound: waits that end."""
+    cl, waits = device.cl, iter(range(100))
+    device.cl = Broken(
+        cl, enqueue_marker=lambda q: cl.enqueue_marker(q) if next(waits) < sound else Never()
+    )
+    model = small_model()
+    expected = model.compile(["reference"]).run(given(model))
+    with pytest.warns(FallbackWarning, match=r"did not finish a run within 0\.2 s"):
+        session = model.compile([Pinned(device, timeout=0.2, **options), "reference"])
+        found = session.run(given(model))
+    assert device.is_lost and "on gpu" not in session.explain()
+    for key, answer in expected.items():
+        np.testing.assert_allclose(found[key], answer, atol=1e-5)
+
+
 def test_a_call_that_never_returns_is_left_behind() -> None:
     gate, late = threading.Event(), DelegateError("too late")
     with pytest.raises(DelegateError, match="too late"):
