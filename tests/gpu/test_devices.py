@@ -308,6 +308,50 @@ def test_a_device_that_hangs_is_given_up_while_it_compiles(
         np.testing.assert_allclose(found[key], answer, atol=1e-5)
 
 
+def test_pocl_is_not_asked_to_compile_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    """Its compiler would end the process; so the model runs elsewhere, from the cache too."""
+    asked = []
+
+    def usage(folder: Path) -> Any:
+        asked.append(folder)
+        return SimpleNamespace(free=pocl.LEAST_ROOM - 1)
+
+    device.offers = replace(device.offers, platform=pocl.BUILD)
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "there"))
+    monkeypatch.setattr(pocl.shutil, "disk_usage", usage)
+    model = small_model()
+    with pytest.warns(FallbackWarning, match="would end the program where the disk is full"):
+        found = model.compile([Pinned(device, cache=False), "reference"]).run(given(model))
+    for key, answer in model.compile(["reference"]).run(given(model)).items():
+        np.testing.assert_allclose(found[key], answer, atol=1e-5)
+    assert set(asked) == {tmp_path}, "the nearest folder that is there"
+    with pytest.raises(DelegateError, match="32 MiB that it may need") as caught:
+        device.load([b"binary"])
+    assert "POCL_CACHE_DIR" in caught.value.fix
+    pocl.check_room("another driver", "a device")
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"POCL_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/pocl"),
+        ({"HOME": "/c"}, "/c/.cache/pocl"),
+        ({}, "/tmp"),
+    ],
+)
+def test_where_pocl_compiles(
+    variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(pocl._cache_folder()) == folder
+
+
 def test_a_call_that_never_returns_is_left_behind() -> None:
     gate, late = threading.Event(), DelegateError("too late")
     with pytest.raises(DelegateError, match="too late"):
