@@ -31,12 +31,12 @@ from sanderling.ir import Array, Model
 from sanderling.measure.machine import machine_line
 from sanderling.optimize.modes.scheme import MODES
 from sanderling.optimize.quantize import quantize
-from sanderling.training.clusters import Clusters
 from sanderling.training.constraint import Constraint
+from sanderling.training.constraints.clusters import Clusters
+from sanderling.training.constraints.quantisation import Quantisation
+from sanderling.training.constraints.sparsity import Sparsity
+from sanderling.training.loop.train import Schedule, train
 from sanderling.training.qat import faithful
-from sanderling.training.quantisation import Quantisation
-from sanderling.training.sparsity import Sparsity
-from sanderling.training.train import Schedule, train
 
 from .common import SHARED, table, write_section
 from .quantize import CIFAR, Scores, _row, scores

@@ -65,13 +65,13 @@ if TYPE_CHECKING:
     from .runtime.session import Session
     from .runtime.signature_runner import SignatureRunner
     from .training.cluster import Clustering, cluster
-    from .training.clusters import Clusters
+    from .training.constraints.clusters import Clusters
+    from .training.constraints.quantisation import Quantisation
+    from .training.constraints.sparsity import Sparsity
+    from .training.differentiable.twin import Twin
+    from .training.loop.train import Schedule, train
     from .training.prune import Pruning, prune
     from .training.qat import qat
-    from .training.quantisation import Quantisation
-    from .training.sparsity import Sparsity
-    from .training.train import Schedule, train
-    from .training.twin import Twin
     from .web.server import serve
 
 _HOMES = {
@@ -118,13 +118,13 @@ _HOMES = {
     "runtime.session": "Session",
     "runtime.signature_runner": "SignatureRunner",
     "training.cluster": "Clustering cluster",
-    "training.clusters": "Clusters",
+    "training.constraints.clusters": "Clusters",
     "training.prune": "Pruning prune",
     "training.qat": "qat",
-    "training.quantisation": "Quantisation",
-    "training.sparsity": "Sparsity",
-    "training.train": "Schedule train",
-    "training.twin": "Twin",
+    "training.constraints.quantisation": "Quantisation",
+    "training.constraints.sparsity": "Sparsity",
+    "training.loop.train": "Schedule train",
+    "training.differentiable.twin": "Twin",
     "web.server": "serve",
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

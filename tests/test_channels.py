@@ -13,10 +13,10 @@ from sanderling.ir import Array, DType, Graph, Model, Tensor
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
-from sanderling.training.channel_flow import ChannelFlow  # noqa: E402
-from sanderling.training.channels import prune_channels  # noqa: E402
-from sanderling.training.smaller import without_channels  # noqa: E402
-from sanderling.training.twin import Twin  # noqa: E402
+from sanderling.training.differentiable.twin import Twin  # noqa: E402
+from sanderling.training.without_training.channel_flow import ChannelFlow  # noqa: E402
+from sanderling.training.without_training.channels import prune_channels  # noqa: E402
+from sanderling.training.without_training.smaller import without_channels  # noqa: E402
 
 ONE = {"stride_h": 1, "stride_w": 1, "padding": "SAME"}
 RNG = np.random.default_rng(3)

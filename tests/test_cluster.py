@@ -18,12 +18,12 @@ from .support.command_line import F32, INT8, answer, call
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.cluster import Clustering, check_clustered, cluster  # noqa: E402
-from sanderling.training.clusters import Clusters, kmeans, nearest, starting_values  # noqa: E402
 from sanderling.training.constraint import stored_values, weights_of  # noqa: E402
-from sanderling.training.one_shot_clusters import _shorter  # noqa: E402
-from sanderling.training.train import Schedule  # noqa: E402
-from sanderling.training.twin import Twin  # noqa: E402
-from sanderling.training.value_table import Table, priced  # noqa: E402
+from sanderling.training.constraints.clusters import Clusters, kmeans, nearest, starting_values  # noqa: E402
+from sanderling.training.differentiable.twin import Twin  # noqa: E402
+from sanderling.training.loop.train import Schedule  # noqa: E402
+from sanderling.training.without_training.one_shot_clusters import _shorter  # noqa: E402
+from sanderling.training.without_training.value_table import Table, priced  # noqa: E402
 
 DATA = files("sanderling") / "data"
 

@@ -62,6 +62,28 @@ def test_of_those_that_cannot_be_told_apart_the_fastest_is_taken() -> None:
     assert answer([best, far], Budgets(min_accuracy=0.5)).chosen == "best (s)"
 
 
+def test_the_best_that_keeps_the_budgets_is_paired_with_the_others() -> None:
+    """Also where the most accurate of all is too slow."""
+    whole, first, second = one("whole", 0.95, 99), one("first", 0.9, 9), one("second", 0.89, 2)
+    known = {"second (s)": {"value": -0.01, "low": -0.02, "high": 0.01}}
+    asked: list[tuple[str, str]] = []
+
+    def difference(a: Candidate, b: Candidate) -> dict[str, float] | None:
+        asked.append((a.name, b.name))
+        return known.get(a.name)
+
+    found = answer([whole, first, second], Budgets(max_latency=1e-2), difference)
+    assert found.chosen == "second (s)" and asked == [("second (s)", "first (s)")]
+    known["second (s)"] = {"value": -0.01, "low": -0.02, "high": -0.005}
+    few = Budgets(max_latency=1e-2)
+    assert answer([whole, first, second], few, difference).chosen == "first (s)"
+
+
+def test_memory_that_was_not_measured_keeps_no_budget() -> None:
+    found = answer([one("a", 0.9, 1), one("b", 0.8, 1)], Budgets(max_memory=1 << 30))
+    assert found.chosen is None and "memory that was not measured" in found.why
+
+
 @pytest.mark.parametrize(
     ("budgets", "miss", "command"),
     [
@@ -124,6 +146,13 @@ def test_latencies_of_a_record(digits: Path, tmp_path: Path) -> None:
     found = compare([F32, INT8], "imagenet", task_settings=settings, records=[record])
     assert all(c.setting.startswith("android:1234") for c in found.candidates)
     assert len(found.candidates) == 2
+    assert all(c.is_judged_elsewhere for c in found.candidates)
+    assert "judged by this machine's CPU" in found.notes[0] and "android:1234" in found.notes[0]
+    for row in content["results"][1:]:
+        row["model"] = "other"
+    record.write_text(json.dumps(content))
+    found = compare([F32, INT8], "imagenet", task_settings=settings, records=[record])
+    assert found.left_out == {"digits_int8": "no record has its latency"}
 
 
 WRONG = {

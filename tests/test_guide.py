@@ -21,6 +21,7 @@ from .support.guide_pages import (
     blocks,
     commands,
     environment,
+    guide_files,
     run_page,
     shape,
     unlike,
@@ -31,10 +32,19 @@ LEFT_OUT = {"README.md": 1, "best-practices.md": 1, "delegates.md": 2, "measurem
 PAGES = sorted(GUIDE.glob("*.md"))
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all pages begin with: the README's blocks make it, so they are run, too."""
+    folder = tmp_path_factory.mktemp("guide")
+    guide_files(folder)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "README.md"], ids=lambda p: p.name)
-def test_a_page_runs(page: Path, tmp_path: Path) -> None:
-    for block, command, output, status in run_page(page, tmp_path, environment(tmp_path)):
+def test_a_page_runs(page: Path, files: Path, tmp_path: Path) -> None:
+    known = environment(tmp_path, files)
+    for block, command, output, status in run_page(page, tmp_path, known):
         where = f"{page.name}:{block.line}: $ {command.text}\n{output}"
         assert status == command.status, where
         wrong = unlike(command.printed, output)
@@ -92,6 +102,23 @@ def test_commands_are_read_with_what_they_print() -> None:
     assert second == Command("three", ()) and second.status == 0
     with pytest.raises(ValueError, match="begins with a command"):
         commands("no command\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sanderling run a.tflite \\\n    --input 'x y.npy'  # exit status 1",
+         ["run", "a.tflite", "--input", "x y.npy"]),
+        ("sanderling --version", ["--version"]),
+        ("sanderling bench a.tflite 2>&1", []),
+        ("sanderling bench a.tflite | tail", []),
+        ("sanderling inspect *.tflite", []),
+        ("SANDERLING_TRACE=a.json sanderling run a.tflite", []),
+        ("ls kept", []),
+    ],
+)  # fmt: skip
+def test_what_needs_a_shell_is_left_to_it(text: str, words: list[str]) -> None:
+    assert Command(text, ()).own_words == words
 
 
 def test_figures_differ_and_words_do_not() -> None:

@@ -58,6 +58,19 @@ INNER = {
         "simplified",
         "answers",
     ),
+    "training": (
+        "constraint",
+        "differentiable",
+        "constraints",
+        "loop",
+        "without_training",
+        "report",
+        "shrinking",
+        "bits",
+        "prune",
+        "cluster",
+        "qat",
+    ),
     # what numbers become; the float model and its samples; codes in the graph; samples that
     # correct, and corrections; what it costs, and the choice by it
     "optimize": (

@@ -18,14 +18,14 @@ from .support.command_line import F32, INT8, answer, call
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.constraint import weights_of  # noqa: E402
-from sanderling.training.one_shot import Moments, factored, prune_at_once, solved  # noqa: E402
+from sanderling.training.constraints.sparsity import Sparsity  # noqa: E402
+from sanderling.training.constraints.structure import Structure  # noqa: E402
+from sanderling.training.differentiable.twin import Twin  # noqa: E402
+from sanderling.training.loop.train import Schedule  # noqa: E402
 from sanderling.training.prune import Pruning, check_pruned, prune  # noqa: E402
-from sanderling.training.segments import segments  # noqa: E402
-from sanderling.training.sparse_storage import xnnpack_conditions  # noqa: E402
-from sanderling.training.sparsity import Sparsity  # noqa: E402
-from sanderling.training.structure import Structure  # noqa: E402
-from sanderling.training.train import Schedule  # noqa: E402
-from sanderling.training.twin import Twin  # noqa: E402
+from sanderling.training.without_training.one_shot import Moments, factored, prune_at_once, solved  # noqa: E402
+from sanderling.training.without_training.segments import segments  # noqa: E402
+from sanderling.training.without_training.sparse_storage import xnnpack_conditions  # noqa: E402
 
 DATA = files("sanderling") / "data"
 

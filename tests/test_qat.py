@@ -23,12 +23,12 @@ from tests.support.cpu_conformance import run
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.bits import levels  # noqa: E402
-from sanderling.training.clusters import Clusters  # noqa: E402
 from sanderling.training.constraint import Constraint, stored_values, weights_of  # noqa: E402
-from sanderling.training.quantisation import Quantisation  # noqa: E402
-from sanderling.training.sparsity import Sparsity  # noqa: E402
-from sanderling.training.train import Schedule, train  # noqa: E402
-from sanderling.training.twin import Twin  # noqa: E402
+from sanderling.training.constraints.clusters import Clusters  # noqa: E402
+from sanderling.training.constraints.quantisation import Quantisation  # noqa: E402
+from sanderling.training.constraints.sparsity import Sparsity  # noqa: E402
+from sanderling.training.differentiable.twin import Twin  # noqa: E402
+from sanderling.training.loop.train import Schedule, train  # noqa: E402
 
 DATA = files("sanderling") / "data"
 QUICK = Schedule(epochs=2, batch=32, rate=1e-3)
@@ -87,6 +87,27 @@ def test_the_forward_pass_is_what_the_file_answers(
     assert (faked.numpy().argmax(1) == written.argmax(1)).all()
     assert rule.start is not None
     assert np.array_equal(written, _answers(rule.start.made.model, images))
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("int16x8", "i64"), ("int8x2", "i2")])
+def test_litert_reads_what_was_trained(
+    mode: str, kind: str, model: Model, digits: tuple[Array, Array]
+) -> None:
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    rule = Quantisation(mode, minimum=16, **PLAIN)
+    made = train(model, digits[0][:64], [rule], schedule=replace(QUICK, epochs=1)).model
+    assert kind in {t.dtype.short for t in made.main.constants}
+    theirs = interpreter.Interpreter(model_content=bytes(sanderling.dump(made)))
+    theirs.allocate_tensors()
+    (given,), (told,) = theirs.get_input_details(), theirs.get_output_details()
+    images, found = digits[0][:40], []
+    for image in images:
+        theirs.set_tensor(given["index"], image[None])
+        theirs.invoke()
+        found.append(theirs.get_tensor(told["index"])[0].copy())
+    ours = _answers(made, images)
+    assert np.abs(ours - np.stack(found)).mean() < 1e-3
+    assert (ours.argmax(1) == np.stack(found).argmax(1)).mean() >= 0.95
 
 
 def test_gradients_reach_scales_and_weights(model: Model, digits: tuple[Array, Array]) -> None:

@@ -83,7 +83,7 @@ SHOWN = {
     "inspect.json": ["full integer", "CONV_2D"],
     "tune.json": ["take 2 threads", "Stages of the search", "0.800"],
     "compare.json": ["Accuracy against latency", "Accuracy against size", "beaten by"],
-    "retrain.json": ["90.00%", KOREAN],
+    "retrain.json": ["90.00%, 2 classes", KOREAN],
     "prune.json": ["Weights of each layer", "Epochs", "Score against size", "50.00%"],
     "unknown.json": ["sanderling.later/9", "The record"],
 }
@@ -155,6 +155,7 @@ def test_pictures_of_samples_that_two_models_disagree_on(pages: Client) -> None:
 def test_traces_are_files_to_save(pages: Client) -> None:
     page = get(pages, "/traces")
     assert "a-trace.json" in page and 'href="https://ui.perfetto.dev"' in page
+    assert re.findall(r'data-name="([^"]*)"', page) == ["a-trace.json"]  # trace.json is a record
     answer = pages.get(f"/{TOKEN}/file?path=a-trace.json")
     assert answer.status == 200 and "attachment" in answer.headers["content-disposition"]
     get(pages, "/file?path=a.tflite", 404)

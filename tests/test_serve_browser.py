@@ -122,6 +122,30 @@ def test_the_keyboard_is_enough(browser: Any, address: str) -> None:
     watched.close()
 
 
+PERFETTO = """<!doctype html><title>waiting</title><script>
+addEventListener("message", event => {
+  if (event.data === "PING") event.source.postMessage("PONG", event.origin);
+  else if (event.data.perfetto) {
+    const { buffer, fileName } = event.data.perfetto;
+    document.title = `${fileName}: ${new TextDecoder().decode(buffer).slice(0, 1)}`;
+  }
+});
+</script>"""
+
+
+def test_a_trace_is_handed_to_perfetto_by_a_click(browser: Any, address: str) -> None:
+    """To a page that answers as Perfetto's does; until the click no request leaves this machine."""
+    watched = Watched(browser, address)
+    page = watched.go("/traces")
+    watched.context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(
+        body=PERFETTO, content_type="text/html"))  # fmt: skip
+    with watched.context.expect_page() as opened:
+        page.get_by_role("button", name="Open kind-of-record/a-trace.json in Perfetto").click()
+    opened.value.wait_for_function("document.title !== 'waiting' && document.title")
+    assert opened.value.title() == "kind-of-record/a-trace.json: {"
+    watched.close()
+
+
 def test_a_thousand_records(browser: Any, address: str) -> None:
     watched = Watched(browser, address)
     page = watched.go("/?q=night")

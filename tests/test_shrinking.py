@@ -1,9 +1,8 @@
-"""Searches of prune and cluster that are interrupted go on, try nothing twice, and end alike."""
+"""Searches that are interrupted go on, try nothing twice, and end alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +11,25 @@ import pytest
 
 import sanderling
 from sanderling.errors import InputError
-from sanderling.ir import Array, Model
+from sanderling.ir import Array, DType, Graph, Model
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.training.cluster import cluster  # noqa: E402
-from sanderling.training.judging import Judging  # noqa: E402
+from sanderling.training.loop.judging import Judging, answers  # noqa: E402
+from sanderling.training.loop.train import Schedule  # noqa: E402
 from sanderling.training.prune import prune  # noqa: E402
-from sanderling.training.train import Schedule  # noqa: E402
+from sanderling.training.qat import qat  # noqa: E402
 
-DATA = files("sanderling") / "data"
-Judge = Callable[[Judging, str, Model], Any]
 ONE_EPOCH = Schedule(epochs=1, rate=1e-3)
+PLAIN = {"ranges": "minmax", "corrections": "none", "minimum": 16}
 WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "prune": (prune, {"whole_model": True}),
     "prune and train": (prune, {"schedule": ONE_EPOCH}),
-    "channels": (prune, {"structure": "channels", "multiple": 4}),
+    "channels": (prune, {"structure": "channels", "multiple": 2}),
     "cluster": (cluster, {}),
     "cluster and train": (cluster, {"schedule": ONE_EPOCH}),
+    "qat and train": (qat, {"mode": "weight", "schedule": ONE_EPOCH, **PLAIN}),
 }
 
 
@@ -40,14 +40,35 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return sanderling.load(DATA / "digits_f32.tflite")
+    """Two convolutions and a fully connected layer, of weights by chance."""
+    graph, rng = Graph("main"), np.random.default_rng(0)
+
+    def layer(
+        name: str, x: Any, shape: tuple[int, ...], made: tuple[int, ...], **attrs: Any
+    ) -> Any:
+        values = rng.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+        given = [graph.constant(f"{name}/w", values.astype(np.float32)),
+                 graph.constant(f"{name}/b", np.zeros(shape[0], np.float32))]  # fmt: skip
+        y = graph.tensor(name, DType.FLOAT32, made)
+        graph.add("CONV_2D" if len(shape) == 4 else "FULLY_CONNECTED", [x, *given], [y], **attrs)
+        return y
+
+    window = {"padding": "VALID", "stride_h": 2, "stride_w": 2, "fused_activation_function": "RELU"}
+    x = graph.input("x", DType.FLOAT32, (1, 8, 8, 1))
+    y = layer("one", x, (8, 2, 2, 1), (1, 4, 4, 8), **window)
+    y = layer("two", y, (16, 2, 2, 8), (1, 2, 2, 16), **window)
+    flat = graph.tensor("flat", DType.FLOAT32, (1, 64))
+    shape = graph.constant("shape", np.array([1, 64], np.int32))
+    graph.add("RESHAPE", [y, shape], [flat], new_shape=[1, 64])
+    graph.outputs = [layer("scores", flat, (4, 64), (1, 4))]
+    return Model([graph])
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[Array, Array]:
-    with np.load(str(DATA / "digits_test.npz")) as found:
-        images = found["images"].reshape(-1, 8, 8, 1).astype(np.float32) / 16
-        return images[:160], found["labels"][:160].astype(np.int64)
+def samples(model: Model) -> tuple[Array, Array]:
+    """What the model itself says of them is right."""
+    given = np.random.default_rng(1).normal(size=(80, 8, 8, 1)).astype(np.float32)
+    return given, answers(model, [given])[0].argmax(1)
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +76,8 @@ def _few_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sanderling.training.cluster.ERRORS", [1e-3, 1e-2, 0.1, 0.5])
     monkeypatch.setattr("sanderling.training.prune.LEVELS", [0.3, 0.5, 0.8, 0.95])
     monkeypatch.setattr("sanderling.training.prune.CHANNEL_LEVELS", [0.25, 0.5, 0.7])
+    monkeypatch.setattr("sanderling.training.bits.MOST_LEVELS", 4)
+    monkeypatch.setattr(Judging, "_seconds", lambda judging, made: 1.0)  # needs no compilation
 
 
 class Judged:
@@ -84,13 +107,15 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_interrupted_search_goes_on(
-    way: str, model: Model, digits: tuple[Array, Array], judged: Judged, tmp_path: Path
+    way: str, model: Model, samples: tuple[Array, Array], judged: Judged, tmp_path: Path
 ) -> None:
     behind, options = WAYS[way]
     kept = tmp_path / "run.pt"
 
     def found(**more: Any) -> tuple[bytes, list[str]]:
-        made, report = behind(model, digits[0], labels=digits[1], max_drop=0.05, **options, **more)
+        made, report = behind(
+            model, samples[0], labels=samples[1], max_drop=0.05, **options, **more
+        )
         return bytes(sanderling.dump(made)), [(t.name, t.score, t.chosen) for t in report.trials]
 
     whole = found()
@@ -108,17 +133,17 @@ def test_an_interrupted_search_goes_on(
 
 
 def test_what_a_search_is_known_by(
-    model: Model, digits: tuple[Array, Array], judged: Judged, tmp_path: Path
+    model: Model, samples: tuple[Array, Array], judged: Judged, tmp_path: Path
 ) -> None:
     """Another target tries what is not known yet; other settings are another search."""
     kept = tmp_path / "run.pt"
-    options = {"labels": digits[1], "checkpoint": kept}
-    prune(model, digits[0], max_drop=0.0, **options)
+    options = {"labels": samples[1], "checkpoint": kept}
+    prune(model, samples[0], max_drop=0.0, **options)
     first = judged.names
     judged.again()
-    prune(model, digits[0], max_drop=0.9, **options)
+    prune(model, samples[0], max_drop=0.9, **options)
     assert judged.names and not set(judged.names) & set(first)
     with pytest.raises(InputError, match="run with other settings"):
-        prune(model, digits[0], max_drop=0.0, structure="1x4", **options)
+        prune(model, samples[0], max_drop=0.0, structure="1x4", **options)
     with pytest.raises(InputError, match="run with other settings"):
-        cluster(model, digits[0], max_drop=0.0, **options)
+        cluster(model, samples[0], max_drop=0.0, **options)

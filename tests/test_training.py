@@ -14,12 +14,12 @@ from sanderling.ir import Array, Model
 
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
-from sanderling.training.batches import Batches  # noqa: E402
-from sanderling.training.clusters import Clusters, kmeans  # noqa: E402
 from sanderling.training.constraint import weights_of  # noqa: E402
-from sanderling.training.sparsity import Sparsity  # noqa: E402
-from sanderling.training.train import Schedule, Trained, train  # noqa: E402
-from sanderling.training.twin import Twin  # noqa: E402
+from sanderling.training.constraints.clusters import Clusters, kmeans  # noqa: E402
+from sanderling.training.constraints.sparsity import Sparsity  # noqa: E402
+from sanderling.training.differentiable.twin import Twin  # noqa: E402
+from sanderling.training.loop.batches import Batches  # noqa: E402
+from sanderling.training.loop.train import Schedule, Trained, train  # noqa: E402
 
 DATA = files("sanderling") / "data"
 QUICK = Schedule(epochs=3, batch=32, rate=1e-3)
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_file(model: Model, images: Array) -> None:
 def test_an_interrupted_run_goes_on_to_the_same_file(
     model: Model, images: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sanderling.training import train as engine
+    from sanderling.training.loop import train as engine
 
     whole = _bytes(train(model, images[:96], [Sparsity(0.5), Clusters(8)], schedule=QUICK))
     path = tmp_path / "run.pt"

@@ -17,9 +17,9 @@ from sanderling.ir import DType, Graph, Model
 
 pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
-from sanderling.training import samples as reading
-from sanderling.training.samples import read_training_data
-from sanderling.training.train import Schedule, train
+from sanderling.training.loop import samples as reading
+from sanderling.training.loop.samples import read_training_data
+from sanderling.training.loop.train import Schedule, train
 
 ROWS = np.arange(6 * 64, dtype=np.float32).reshape(6, 8, 8, 1) / 384
 CLASSES = np.array([3, 1, 4, 1, 5, 9])

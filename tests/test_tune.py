@@ -150,6 +150,70 @@ def test_goals(ruler: Ruler) -> None:
         tune(MODEL, goal="speed")
 
 
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(0.5, "take sanderling, 2 threads: 0.50 [0."), (1.0, "no difference you could measure")],
+)
+def test_energy_has_its_own_ratio(
+    share: float, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads are three times as fast, and need `share` of the CPU time."""
+
+    class Meter(Ruler):
+        def __call__(self, *given: Any) -> Bench:
+            made = super().__call__(*given)
+            rng = np.random.default_rng(2)
+            for result in made.results:
+                used = 1e-3 * (share if result.setting.threads > 1 else 1.0)
+                noise = rng.normal(0, 0.02, len(result.rounds))
+                # A little less, so that it is tried, and not measurably so.
+                used *= 0.97 if share == 1 and result.setting.threads > 1 else 1
+                result.cpu_times = list(used * np.exp(noise * (1 if share < 1 else 3)))
+            return made
+
+    monkeypatch.setattr(home, "measure_models", Meter())
+    found = tune(MODEL, threads=[1, 2], delegates=[()], precision=["f32"], goal="energy")
+    if share < 1:
+        assert found.gain is not None and found.gain.low < share < found.gain.high < 0.6
+        assert found.verdict.startswith(verdict) and "CPU time for a sample" in found.verdict
+        assert "0.50 [" in home.summary_rows(found)[1][-1]
+    else:
+        assert found.gain is None and found.chosen.setting == Setting()
+
+
+def test_what_no_interval_tells_apart_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other setting is faster by an eighth, and its processes differ by more than that."""
+
+    class Unsure(Ruler):
+        def __call__(self, *given: Any) -> Bench:
+            made = super().__call__(*given)
+            for result in made.results:
+                result.launches = [1] * 5
+                spread = (0.5, 0.875, 0.9, 1.3, 1.6) if result.setting.threads > 1 else (1.0,) * 5
+                result.rounds = [[1e-3 * k] for k in spread]
+            return made
+
+    monkeypatch.setattr(home, "measure_models", Unsure())
+    found = tune(MODEL, threads=[1, 2], delegates=[()], precision=["f32"])
+    assert found.gain is None and found.chosen.setting == Setting()
+    assert found.verdict.startswith("no difference you could measure: sanderling, 2 threads takes")
+    assert found.verdict.endswith("keep the default (sanderling, 1 thread)")
+
+
+def test_memory_that_is_not_known_is_not_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blind(Ruler):
+        def __call__(self, *given: Any) -> Bench:
+            made = super().__call__(*given)
+            for result in made.results:
+                if result.setting.threads > 1:
+                    result.memory = {}
+            return made
+
+    monkeypatch.setattr(home, "measure_models", Blind())
+    found = tune(MODEL, threads=[1, 2], delegates=[()], precision=["f32"], goal="memory")
+    assert found.chosen.setting == Setting()
+
+
 def test_a_real_search_and_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "LAUNCHES", 1)  # a process takes a second to start
     target = tmp_path / "settings.json"

@@ -20,7 +20,7 @@ from tests.support.shared_models import model as shared_model
 torch = pytest.importorskip("torch", reason="PyTorch is the extra [train]")
 
 from sanderling.delegates.cpu.kernels.elementwise.operators import EXPRESSIONS  # noqa: E402
-from sanderling.training.twin import ALL_FUNCTIONS, CONTROL, Twin  # noqa: E402
+from sanderling.training.differentiable.twin import ALL_FUNCTIONS, CONTROL, Twin  # noqa: E402
 
 FLOAT_TOLERANCE = 1e-5  # of the largest output
 MOST_CASES = 4  # of an operator
@@ -31,10 +31,12 @@ def _cases() -> list[Case]:
     the definition is run, and there is nothing to compare."""
     found: dict[str, list[Case]] = {}
     for case in CASES:
+        known = case.op in ALL_FUNCTIONS or case.op in EXPRESSIONS or case.op in CONTROL
         types = {t.dtype for t in (*case.inputs, *(case.out or ())) if t is not None}
+        if known and case.build is not None:
+            types |= {t.dtype.short for g in case.build().graphs for t in g.tensors}
         fed = any(t is not None and not t.is_constant for t in case.inputs)
         floats = types <= {"f32", "i32", "i64", "bool"} and "f32" in types
-        known = case.op in ALL_FUNCTIONS or case.op in EXPRESSIONS or case.op in CONTROL
         if known and floats and not _is_extreme(case) and (fed or case.build is not None):
             found.setdefault(case.op, []).append(case)
     most = 10**6 if os.environ.get("SANDERLING_TEST_ALL") else MOST_CASES
@@ -63,7 +65,7 @@ def test_answers_are_the_definitions(case: Case) -> None:
 
 
 def test_every_function_has_a_case() -> None:
-    assert set(ALL_FUNCTIONS) - {c.op for c in _cases()} == set()
+    assert {*ALL_FUNCTIONS, *CONTROL} - {c.op for c in _cases()} == set()
 
 
 def _small() -> Model:
@@ -109,6 +111,31 @@ def test_gradients_are_slopes() -> None:
         below = loss().item()
     assert slope == pytest.approx((above - below) / 2e-2, rel=1e-2)
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in twin.parameters())
+
+
+def test_weights_within_a_composite_are_learnt() -> None:
+    """A converter puts attention, for one, into a graph of its own."""
+    rng = np.random.default_rng(4)
+    inner, main = Graph("attention"), Graph("main")
+    a = inner.input("a", DType.FLOAT32, (2, 3))
+    w = inner.constant("w", rng.normal(size=(3, 3)).astype(np.float32))
+    b, c = (inner.tensor(name, DType.FLOAT32, (2, 3)) for name in "bc")
+    inner.add("BATCH_MATMUL", [a, w], [b])
+    inner.add("SOFTMAX", [b], [c], beta=1.0)
+    inner.outputs = [c]
+    x, y = main.input("x", DType.FLOAT32, (2, 3)), main.tensor("y", DType.FLOAT32, (2, 3))
+    named = {"name": "odml.scaled_dot_product_attention", "version": 1}
+    called = {"decomposition_subgraph_index": inner, **named}
+    main.insert(Op("STABLEHLO_COMPOSITE", [x], [y], called))
+    main.outputs = [y]
+    twin = Twin(Model([main, inner]))
+    given = rng.normal(size=(2, 3)).astype(np.float32)
+    twin(given)[0].square().sum().backward()
+    assert twin.frozen == {} and twin.weights["w"].grad.abs().sum() > 0
+    with torch.no_grad():
+        twin.weights["w"].mul_(0.5)
+    expected = run(twin.written().compile(["reference"]), [given])[0]
+    assert np.allclose(twin(given)[0].detach().numpy(), expected, atol=1e-6)
 
 
 def test_weights_go_back_and_nothing_else_changes() -> None:

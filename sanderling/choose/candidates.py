@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,7 +19,8 @@ class Candidate:
     """A model at a setting. accuracy: the task's headline, with the interval of it alone where the
     task knows one. against_best: its paired difference from the most accurate one. latency: seconds
     of an inference, with its interval. size: bytes of the file. memory: bytes that the process grew
-    by."""
+    by. is_judged_elsewhere: its accuracy is not that of the delegate or device whose latency it
+    has."""
 
     model: str
     path: str
@@ -32,6 +33,7 @@ class Candidate:
     size: int = 0
     memory: int | None = None
     quantisation: str = ""
+    is_judged_elsewhere: bool = False
     beaten_by: list[str] = field(default_factory=list)
 
     @property
@@ -89,7 +91,9 @@ class Budgets:
             found.append(f"has {byte_size(one.size)}, {byte_size(self.max_size)} at most")
         if self.min_accuracy is not None and one.accuracy < self.min_accuracy:
             found.append(f"reaches {one.accuracy:.4g}, {self.min_accuracy:.4g} at least")
-        if self.max_memory is not None and (one.memory or 0) > self.max_memory:
+        if self.max_memory is not None and one.memory is None:
+            found.append("takes memory that was not measured")
+        elif self.max_memory is not None and (one.memory or 0) > self.max_memory:
             held, most = byte_size(one.memory or 0), byte_size(self.max_memory)
             found.append(f"takes {held} of memory, {most} at most")
         return found
@@ -124,14 +128,26 @@ class Answer:
     next_steps: list[str] = field(default_factory=list)
 
 
-def answer(candidates: Sequence[Candidate], budgets: Budgets) -> Answer:
+# One candidate's accuracy less another's, with its interval; None where that is not known.
+Difference = Callable[[Candidate, Candidate], Mapping[str, float] | None]
+
+
+def from_the_best(one: Candidate, other: Candidate) -> Mapping[str, float] | None:
+    """What is known of the most accurate candidate of all."""
+    is_best = other.against_best is not None and other.against_best["value"] == 0
+    return one.against_best if is_best else None
+
+
+def answer(
+    candidates: Sequence[Candidate], budgets: Budgets, difference: Difference = from_the_best
+) -> Answer:
     """The most accurate candidate within the budgets; of those whose accuracy cannot be told from
     its own, the fastest."""
     fitting = [c for c in candidates if not budgets.misses(c)]
     if not fitting:
         return _nearest(candidates, budgets)
     best = max(fitting, key=lambda c: (c.accuracy, -c.latency))
-    alike = [c for c in fitting if _is_alike(c, best)]
+    alike = [c for c in fitting if c is best or _is_alike(c, best, difference)]
     chosen = min(alike, key=lambda c: (c.latency, c.size))
     few = f"{len(fitting)} of {len(candidates)} keep the budgets"
     if chosen is best:
@@ -142,14 +158,10 @@ def answer(candidates: Sequence[Candidate], budgets: Budgets) -> Answer:
     )
 
 
-def _is_alike(one: Candidate, best: Candidate) -> bool:
+def _is_alike(one: Candidate, best: Candidate, difference: Difference) -> bool:
     """Whether the paired interval of their difference holds 0, as far as it is known."""
-    if one is best:
-        return True
-    if one.against_best is None or best.against_best is None:
-        return one.accuracy == best.accuracy
-    is_overall_best = best.against_best["value"] == 0
-    return is_overall_best and one.against_best["low"] <= 0 <= one.against_best["high"]
+    found = difference(one, best)
+    return one.accuracy == best.accuracy if found is None else found["low"] <= 0 <= found["high"]
 
 
 def _nearest(candidates: Sequence[Candidate], budgets: Budgets) -> Answer:

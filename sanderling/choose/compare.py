@@ -26,7 +26,7 @@ from ..measure.process_memory import growth
 from ..measure.record import Result, Setting
 from ..measure.sample_statistics import median_interval
 from ..runtime.plugins import load_plugins
-from .candidates import Answer, Budgets, Candidate, answer, mark_front
+from .candidates import Answer, Budgets, Candidate, Difference, answer, mark_front
 
 SCHEMA = "sanderling.compare/1"
 BENCHES = "sanderling.bench/"
@@ -36,7 +36,8 @@ ModelPath = str | os.PathLike[str]
 
 @dataclass
 class Compared:
-    """What `compare` found. left_out: models and settings without a figure, with the reason."""
+    """What `compare` found. left_out: models and settings without a figure, with the reason.
+    notes: what a reader has to know of the figures."""
 
     task: str
     headline: str
@@ -44,6 +45,7 @@ class Compared:
     candidates: list[Candidate]
     answer: Answer | None
     left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     warnings: list[Any] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,6 +57,7 @@ class Compared:
             "candidates": [c.to_json() for c in self.candidates],
             "answer": self.answer and vars(self.answer),
             "left_out": self.left_out,
+            "notes": self.notes,
             "machine": machine(),
             "warnings": [w.to_json() for w in self.warnings],
         }
@@ -106,7 +109,8 @@ def compare(
         found = _recorded(records)
     else:
         found = _measured(paths, names, settings, Procedure(**procedure), progress, left_out)
-    candidates = _candidates(paths, names, judged, found, left_out)
+    placed = _candidates(paths, names, judged, found, left_out)
+    candidates = [candidate for candidate, _ in placed]
     mark_front(candidates)
     one = next(iter(judged.values()))
     asked = budgets or Budgets()
@@ -115,8 +119,9 @@ def compare(
         one.task.headline,
         len(one.samples),
         candidates,
-        answer(candidates, asked) if asked.are_given else None,
+        answer(candidates, asked, _pairing(placed, judged)) if asked.are_given else None,
         left_out,
+        _notes(placed),
         list(found.warnings),
     )
 
@@ -140,6 +145,7 @@ def _settings_of(
 
 # What decides a model's answers: the threads do not.
 Way = tuple[Path, tuple[str, ...], str]
+Placed = tuple[Candidate, Way]
 
 
 def _way(path: Path, setting: Setting) -> Way:
@@ -178,15 +184,35 @@ def _differences(judged: Mapping[Way, Evaluation]) -> dict[Way, dict[str, float]
     """From the most accurate one, on the same samples."""
     headline = next(iter(judged.values())).task.headline
     best = max(judged.values(), key=lambda e: float(e.metrics[headline]))
-    found: dict[Way, dict[str, float] | None] = {}
-    for way, one in judged.items():
-        if one is best:
-            found[way] = {"value": 0.0, "low": 0.0, "high": 0.0}
-            continue
-        compared = compare_evaluations(one, best)
-        pair = compared.get(headline)
-        found[way] = pair.get("difference") if isinstance(pair, dict) else None
-    return found
+    return {way: _difference(one, best) for way, one in judged.items()}
+
+
+def _difference(one: Evaluation, other: Evaluation) -> dict[str, float] | None:
+    if one is other:
+        return {"value": 0.0, "low": 0.0, "high": 0.0}
+    pair = compare_evaluations(one, other).get(one.task.headline)
+    return pair.get("difference") if isinstance(pair, dict) else None
+
+
+def _pairing(placed: Sequence[Placed], judged: Mapping[Way, Evaluation]) -> Difference:
+    """The difference of any two candidates, on the same samples."""
+    ways = {candidate.name: way for candidate, way in placed}
+
+    def difference(one: Candidate, other: Candidate) -> dict[str, float] | None:
+        return _difference(judged[ways[one.name]], judged[ways[other.name]])
+
+    return difference
+
+
+def _notes(placed: Sequence[Placed]) -> list[str]:
+    """Whose latency is a delegate's or a phone's, and whose accuracy is this machine's."""
+    borrowed = [c.name for c, way in placed if c.is_judged_elsewhere]
+    if not borrowed:
+        return []
+    return [
+        f"the accuracy of {', '.join(borrowed)} was judged by this machine's CPU in float32; "
+        "`sanderling eval --device` judges on a phone"
+    ]
 
 
 # -- latency --------------------------------------------------------------------------------------
@@ -239,22 +265,35 @@ def _candidates(
     judged: Mapping[Way, Evaluation],
     found: Bench,
     left_out: dict[str, str],
-) -> list[Candidate]:
+) -> list[Placed]:
     differences = _differences(judged)
     made = []
     for path in paths:
-        for result in _results_of(path, names[path], found):
+        results = _results_of(path, names[path], found)
+        if not results:
+            left_out.setdefault(names[path], "no record has its latency")
+        for result in results:
             label = f"{names[path]} ({result.setting.name})"
-            way = _way(path, result.setting)
-            way = way if way in judged else (path, (), "f32")  # a phone's latency, our accuracy
+            own = _way(path, result.setting)
+            is_here = own in judged and _is_ours(result.setting)
+            way = own if is_here else (path, (), "f32")  # a phone's latency, our accuracy
             if result.error or result.summary is None:
                 left_out[label] = result.error or "it was not measured"
             elif way in judged:
-                made.append(_candidate(path, names[path], result, judged[way], differences[way]))
+                one = _candidate(path, names[path], result, judged[way], differences[way])
+                one.is_judged_elsewhere = not is_here
+                made.append((one, way))
+            else:
+                left_out[label] = "its accuracy was not judged"
     if not made:
         reason = next(iter(left_out.values()), "no record names one of these models")
         raise InputError(f"nothing can be compared: {reason}", fix="look at `sanderling bench`")
     return made
+
+
+def _is_ours(setting: Setting) -> bool:
+    """Whether what ran here gives the answers that are judged here."""
+    return setting.device == "local" and setting.engine == "sanderling"
 
 
 def _results_of(path: Path, name: str, found: Bench) -> list[Result]:

@@ -57,6 +57,7 @@ def lines(found: Compared) -> list[str]:
         chosen = found.answer.chosen
         told.append(f"take {chosen}: {found.answer.why}" if chosen else found.answer.why)
         told += [f"next: {command}" for command in found.answer.next_steps]
+    told += found.notes
     told += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
     return told
 

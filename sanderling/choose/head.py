@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +65,22 @@ def _checked(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def boundaries(graph: Graph, end: Tensor) -> list[Tensor]:
-    """Tensors through which all that leads to `end` passes, one after another, each with weights of
-    a product between it and the one before."""
+@dataclass(frozen=True)
+class Boundary:
+    """All that ops behind it read: one tensor that depends on weights, and what is computed from
+    the inputs without them, such as the mask of a text."""
+
+    tensor: Tensor
+    beside: tuple[Tensor, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.tensor, *self.beside)
+
+
+def boundaries(graph: Graph, end: Tensor) -> list[Boundary]:
+    """Where all that leads to `end` can be cut, one after another, each with weights of a product
+    between it and the next one, or the end."""
     ops = [op for op in graph.ops if op.inputs and not _is_constant_op(op)]
     place = {op: i for i, op in enumerate(ops)}
     last = {}
@@ -74,19 +88,38 @@ def boundaries(graph: Graph, end: Tensor) -> list[Tensor]:
         for tensor in op.inputs:
             if tensor is not None and not tensor.is_constant:
                 last[tensor] = place[op]
-    found: list[Tensor] = []
-    alive: set[Tensor] = set(graph.inputs)
+    found: list[Boundary] = []
+    plain = dict.fromkeys(graph.inputs)  # computed without weights
+    alive: dict[Tensor, None] = dict(plain)
     products = 0
     for number, op in enumerate(ops):
         products += op.name in (*PRODUCTS, "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV")
-        alive = {t for t in alive if last.get(t, -1) > number} | set(op.outputs)
+        if all(t in plain or _is_no_weight(t) for t in op.inputs if t is not None):
+            plain |= dict.fromkeys(op.outputs)
+        alive = {t: None for t in (*alive, *op.outputs) if last.get(t, -1) > number or t is end}
         if end in op.outputs:
             break
-        (one, *more) = alive
-        if not more and products and one.dtype.is_float and one.shape[:1] == (1,):
-            found.append(one)
+        cut = _boundary(alive, plain)
+        if cut is not None and products:
+            found.append(cut)
             products = 0
-    return found
+    return found if products else found[:-1]  # behind the last one there may be nothing to train
+
+
+def _is_no_weight(tensor: Tensor) -> bool:
+    """Whether it is a constant that nobody learns: a shape, an axis, a single number."""
+    is_single = int(np.prod(tensor.shape)) <= 1
+    return tensor.is_constant and (is_single or not tensor.dtype.is_float)
+
+
+def _boundary(alive: Iterable[Tensor], plain: Container[Tensor]) -> Boundary | None:
+    """What is alive, if samples can be told apart in it and only one of it depends on weights."""
+    learnt = [t for t in alive if t not in plain]
+    if len(learnt) != 1 or not learnt[0].dtype.is_float:
+        return None
+    if any(t.shape[:1] != (1,) for t in alive):
+        return None
+    return Boundary(learnt[0], tuple(t for t in alive if t in plain))
 
 
 def _is_constant_op(op: Op) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ FEWEST = 2  # samples of a class
 HELD_OUT = 0.2
 KEPT_BYTES = 2 << 30  # of the values that the last blocks are trained on
 EPOCHS, RATE = 60, 0.02  # of the head, on features of unit size
-BLOCK_EPOCHS, BLOCK_RATE = 4, 1e-4
+BLOCK_EPOCHS, BLOCK_RATE, BLOCK_BATCH = 4, 1e-4, 32
+KEPT_START = (
+    "training the last blocks made nothing better on samples that were put aside: they are as they "
+    "were, and the classifier alone is new"
+)
 QUIET = 0.1  # of the loudest window of a sound: a window below it is silence, not its class
 
 
@@ -61,6 +65,7 @@ class Retrained:
     features: int
     blocks: int
     confusion: list[list[int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def accuracy(self) -> float:
@@ -74,6 +79,7 @@ class Retrained:
         low, high = self.interval
         return {
             "schema": SCHEMA,
+            "source": self.model.source,
             "classes": self.names,
             "trained_on": self.trained_on,
             "held_out": self.held_out,
@@ -83,6 +89,7 @@ class Retrained:
             "features": self.features,
             "blocks": self.blocks,
             "confusion": self.confusion,
+            "notes": self.notes,
             "machine": machine(),
         }
 
@@ -101,10 +108,11 @@ def retrain(
 ) -> Retrained:
     """Train a new classifier on a model for the user's classes.
 
-    data: a folder with a folder for each class, of pictures, .npy files or .wav sounds; or arrays,
-    and then labels: a class for each sample. blocks: how many of the last blocks are trained too,
-    with the head; 0: the head alone. held_out: the share of samples that judge the result. rate:
-    for sounds, samples a second that the model takes. how: the options of `read_samples`, such as
+    data: a folder with a folder for each class, of pictures, .wav sounds, or .npy and .npz files
+    (a sample a file: an array for each input); or arrays, and then labels: a class for each sample.
+    Texts are arrays of token ids. blocks: how many of the last blocks are trained too, with the
+    head; 0: the head alone. held_out: the share of samples that judge the result. rate: for sounds,
+    samples a second that the model takes. how: the options of `read_samples`, such as
     preset="efficientnet-lite".
     """
     if not 0 < held_out < 1:
@@ -118,14 +126,17 @@ def retrain(
     given = read_labelled(source, data, labels, rate, how)
     judged = _held_out(given, held_out, seed)
     everything = np.arange(len(given.labels))
-    features = _computed(feature_model(source, cut), given, everything, progress, "features")
+    (features,) = _computed(feature_model(source, cut), given, everything, progress, "features")
     rows = features.reshape(len(features), -1)
     weights, bias = _trained_head(rows[~judged], given.labels[~judged], len(given.names), seed)
     about = f"retrained for {len(given.names)} classes"
     made = with_head(source, cut, weights, bias, given.names, about)
+    notes = []
     if blocks:
-        made = _with_blocks(made, source, cut, given, judged, blocks, seed, progress)
-    return _judged(made, given, judged, cut, blocks, progress)
+        trained = _with_blocks(made, source, cut, given, judged, blocks, seed, progress)
+        notes = [] if trained else [KEPT_START]
+        made = trained or made
+    return replace(_judged(made, given, judged, cut, blocks, progress), notes=notes)
 
 
 # -- samples --------------------------------------------------------------------------------------
@@ -242,30 +253,32 @@ def _held_out(given: Labelled, share: float, seed: int) -> Array:
     return found
 
 
-def _computed(model: Model, given: Labelled, places: Array, progress: Progress, what: str) -> Array:
-    """The model's only output for the samples at these places, which are read one by one."""
+def _computed(
+    model: Model, given: Labelled, places: Array, progress: Progress, what: str
+) -> list[Array]:
+    """The model's outputs for the samples at these places, which are read one by one."""
     session = model.compile()
     names = {t.name: n for n, t in session.entry(None).inputs.items()}
-    rows: Array | None = None
+    rows: list[Array] = []
     for number, place in enumerate(places):
         progress(what, number, len(places))
         answers = session.run({names[n]: a for n, a in given.samples[int(place)].items()})
-        answer = np.asarray(next(iter(answers.values())))
-        if rows is None:
-            rows = _room(answer, len(places))
-        rows[number] = answer[0]
-    assert rows is not None  # a class has FEWEST samples and more
+        found = [np.asarray(answer) for answer in answers.values()]
+        rows = rows or _room(found, len(places))
+        for row, answer in zip(rows, found, strict=True):
+            row[number] = answer[0]
     return rows
 
 
-def _room(answer: Array, count: int) -> Array:
-    """For so many answers."""
-    if answer.nbytes * count > KEPT_BYTES:
+def _room(answers: Sequence[Array], count: int) -> list[Array]:
+    """For so many answers of each kind."""
+    size = sum(answer.nbytes for answer in answers)
+    if size * count > KEPT_BYTES:
         raise InputError(
-            f"{count} samples of {answer.nbytes} bytes are too many to keep",
+            f"{count} samples of {size} bytes are too many to keep",
             fix="train fewer blocks, or give fewer samples",
         )
-    return np.empty((count, *answer.shape[1:]), answer.dtype)
+    return [np.empty((count, *answer.shape[1:]), answer.dtype) for answer in answers]
 
 
 # -- the head -------------------------------------------------------------------------------------
@@ -274,7 +287,7 @@ def _room(answer: Array, count: int) -> Array:
 def _trained_head(rows: Array, labels: Array, classes: int, seed: int) -> tuple[Array, Array]:
     """Weights and bias of a fully connected layer. It is trained on features of unit size, and the
     sizes are put into its weights."""
-    from ..training.train import Schedule, train  # PyTorch
+    from ..training.loop.train import Schedule, train  # PyTorch
 
     mean, size = rows.mean(axis=0), rows.std(axis=0) + 1e-6 * (1 + np.abs(rows).max())
     head = _head_model(rows.shape[1], classes)
@@ -326,9 +339,10 @@ def _with_blocks(
     blocks: int,
     seed: int,
     progress: Progress,
-) -> Model:
-    """The model with its last blocks trained together with the head."""
-    from ..training.train import Schedule, train  # PyTorch
+) -> Model | None:
+    """The model with its last blocks trained together with the head; None if that made nothing
+    better."""
+    from ..training.loop.train import Schedule, train  # PyTorch
 
     found = boundaries(source.main, cut.tensor)
     if len(found) < blocks:
@@ -337,15 +351,17 @@ def _with_blocks(
             where=source.source,
             fix=f"give {len(found)} or fewer"
             if found
-            else "train the head alone (0 blocks): "
-            "a quantised model has no blocks that can be trained",
+            else "train the head alone (0 blocks): blocks are the float layers between which one "
+            "tensor passes, and a quantised model has none",
         )
-    start = found[-blocks].name
-    front, tail = _split(made, start)
+    front, tail = _split(made, [t.name for t in found[-blocks].tensors])
     what = "values before the last blocks"
     values = _computed(front, given, np.flatnonzero(~judged), progress, what)
-    schedule = Schedule(epochs=BLOCK_EPOCHS, rate=BLOCK_RATE, batch=32, seed=seed)
+    batch = BLOCK_BATCH if _takes_batches(tail, values) else 1
+    schedule = Schedule(epochs=BLOCK_EPOCHS, rate=BLOCK_RATE, batch=batch, seed=seed)
     trained = train(tail, values, labels=given.labels[~judged], schedule=schedule)
+    if not trained.kept:
+        return None
     learnt = {t.name: t.values for t in trained.model.main.constants if t.dtype.is_float}
     result = made.copy()
     for tensor in result.main.constants:
@@ -354,35 +370,39 @@ def _with_blocks(
     return result
 
 
-def _split(model: Model, name: str) -> tuple[Model, Model]:
-    """What leads to the tensor of this name, and what follows it."""
+def _takes_batches(tail: Model, values: Sequence[Array]) -> bool:
+    """Whether two samples together give what they give alone. A graph whose shapes are written for
+    one sample, as those of texts often are, is trained sample by sample."""
+    import torch
+
+    from ..training.differentiable.twin import Twin
+
+    twin = Twin(tail)
+    with torch.no_grad():
+        (alone,) = twin(*(rows[1:2] for rows in values))
+        try:
+            (together,) = twin(*(rows[:2] for rows in values))
+        except (RuntimeError, SanderlingError):
+            return False
+    return len(together) == 2 and torch.allclose(together[1], alone[0], rtol=1e-3, atol=1e-4)
+
+
+def _split(model: Model, names: Sequence[str]) -> tuple[Model, Model]:
+    """What leads to the tensors of these names, and what follows them."""
     graph = model.main
-    tensor = next(t for t in graph.tensors if t.name == name)
-    front, _ = copy_graph(graph, graph.ops, graph.inputs, [tensor])
+    by_name = {t.name: t for t in graph.tensors}
+    tensors = [by_name[name] for name in names]
+    front, _ = copy_graph(graph, graph.ops, graph.inputs, tensors)
     remove_dead(front)
-    ends = {op for op in graph.ops if _follows(op, tensor)}
+    last = max(i for i, op in enumerate(graph.ops) if set(op.outputs) & set(tensors))
     kept = [
-        op for op in graph.ops if op in ends or all(t is None or t.is_constant for t in op.inputs)
+        op
+        for i, op in enumerate(graph.ops)
+        if i > last or all(t is None or t.is_constant for t in op.inputs)
     ]
-    tail, _ = copy_graph(graph, kept, [tensor], graph.outputs)
+    tail, _ = copy_graph(graph, kept, tensors, graph.outputs)
     remove_dead(tail)
     return Model([front]), Model([tail])
-
-
-def _follows(op: Any, tensor: Tensor) -> bool:
-    """Whether the op computes with the tensor, directly or not."""
-    waiting, seen = [op], set()
-    while waiting:
-        one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        for given in one.inputs:
-            if given is tensor:
-                return True
-            if given is not None and given.producer is not None:
-                waiting.append(given.producer)
-    return False
 
 
 # -- judging --------------------------------------------------------------------------------------
@@ -393,7 +413,8 @@ def _judged(
 ) -> Retrained:
     """Run the new model, as it will be written, on what was held out."""
     places = np.flatnonzero(judged)
-    scores = _computed(made, given, places, progress, "judging").reshape(len(places), -1)
+    (answers,) = _computed(made, given, places, progress, "judging")
+    scores = answers.reshape(len(places), -1)
     if not np.isfinite(scores).all():
         raise SanderlingError("the new model gives no numbers", fix="look at the samples")
     # Windows of one sound vote together.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 
@@ -20,12 +19,12 @@ from ..errors import SanderlingError
 from ..evaluate.differences.diff import Diff, diff
 from ..format import dump, save
 from ..ir import Array, Model
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, measure_models, ratio
+from ..measure.bench import Axes, Bench, BenchedModel, Procedure, cpu_ratio, measure_models, ratio
 from ..measure.inputs import Feeding
 from ..measure.noise import sentences
 from ..measure.process_memory import growth
 from ..measure.record import Result, Setting
-from ..measure.sample_statistics import Launches, Ratio, ratio_of_launches
+from ..measure.sample_statistics import Ratio
 from ..rewrites.answers import sample_arrays
 from .advice import BOUNDS, CLOSE, GOALS, Cost, Gain, Proposal, Tried
 from .evidence import Evidence
@@ -201,10 +200,9 @@ def gains(after: Result, before: Result) -> dict[str, Gain]:
     """In every figure that both have. One thread computes as long as its CPU time, and other
     programs disturb that less: where the interval of CPU times is narrower, it is the latency's."""
     found = {"latency": _gain(ratio(after, before))}
-    used = [_cpu_launches(r) for r in (after, before)]
-    if all(used):
-        energy = ratio_of_launches(used[0], used[1])
-        found["energy"] = _gain(energy.times(before.setting.batch / after.setting.batch))
+    energy = cpu_ratio(after, before)
+    if energy is not None:
+        found["energy"] = _gain(energy)
         if _is_one_thread(after.setting) and _is_one_thread(before.setting):
             found["latency"] = min(found["latency"], found["energy"], key=lambda g: g.width)
     held = [growth(r.memory, "peak.runs") or growth(r.memory, "ready.rss") for r in (after, before)]
@@ -220,17 +218,6 @@ def _is_one_thread(setting: Setting) -> bool:
 
 def _gain(found: Ratio) -> Gain:
     return Gain(found.value, found.low, found.high)
-
-
-def _cpu_launches(result: Result) -> Launches:
-    """CPU seconds of an inference by round, for each process; none where a clock was too coarse."""
-    if not result.cpu_times or min(result.cpu_times) <= 0:
-        return []
-    ends = list(accumulate(result.launches))
-    return [
-        [[seconds] for seconds in result.cpu_times[end - count : end]]
-        for end, count in zip(ends, result.launches, strict=True)
-    ]
 
 
 def cost_of(result: Diff, has_samples: bool) -> Cost:

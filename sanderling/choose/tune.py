@@ -10,15 +10,18 @@ not a half, and why processes start together, one for each CPU.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, InputError, SanderlingError
 from ..ir import Shape
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, measure_models, ratio
+from ..measure.bench import Axes, Bench, BenchedModel, Procedure, cpu_ratio, measure_models, ratio
 from ..measure.inputs import Feeding
 from ..measure.machine import machine
 from ..measure.part_times import FOREIGN_OPS
@@ -40,15 +43,17 @@ KEPT = 4  # one of so many goes on to the next stage
 LAUNCHES = 3  # processes of each finalist
 SECONDS = 4.0  # of measuring, unless others are given
 LEAST, MOST = 0.05, 4.0  # seconds of a setting in a stage
-WORTH = 1.02  # a setting that takes this much more energy or memory than the best is as good
+WORTH = 1.02  # memory within this factor is as good
 DEFAULT = Setting()
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is made small, and how people call it."""
+    """What is made small, and how people call it. compared: one result's figure over another's,
+    with its interval."""
 
     figure: Callable[[Result], float]
+    compared: Callable[[Result, Result], Ratio]
     unit: str
 
 
@@ -61,13 +66,28 @@ def _cpu(result: Result) -> float:
 
 
 def _memory(result: Result) -> float:
-    return float(growth(result.memory, "peak.runs") or growth(result.memory, "ready.rss") or 0)
+    held = growth(result.memory, "peak.runs") or growth(result.memory, "ready.rss")
+    return float(held) if held else math.inf  # not known
+
+
+def _compared_cpu(one: Result, other: Result) -> Ratio:
+    return cpu_ratio(one, other) or _exact(_cpu(one), _cpu(other))
+
+
+def _compared_memory(one: Result, other: Result) -> Ratio:
+    return _exact(_memory(one), _memory(other))
+
+
+def _exact(one: float, other: float) -> Ratio:
+    """Of figures that are measured once: what is within WORTH is the same."""
+    value = one / other if 0 < other < math.inf else 1.0
+    return Ratio(value, value / WORTH, value * WORTH, np.zeros(1))
 
 
 GOALS = {
-    "latency": Goal(_latency, "s a sample"),
-    "energy": Goal(_cpu, "CPU seconds a sample"),
-    "memory": Goal(_memory, "bytes"),
+    "latency": Goal(_latency, ratio, "time for a sample"),
+    "energy": Goal(_cpu, _compared_cpu, "CPU time for a sample"),
+    "memory": Goal(_memory, _compared_memory, "memory"),
 }
 
 
@@ -82,8 +102,8 @@ class Stage:
 
 @dataclass
 class Tuning:
-    """What `tune` found. gain: the chosen setting's time for a sample over the default's, with its
-    interval; None where the default itself was chosen."""
+    """What `tune` found. gain: the chosen setting's figure (that of the goal) over the default's,
+    with its interval; None where the default itself was chosen."""
 
     model: str
     goal: str
@@ -278,11 +298,9 @@ class _Search:
                 fix="see whether `sanderling run` works on it",
             )
         chosen = _cheapest(sound, self.goal)
-        gain, verdict = self._verdict(chosen, default, goal)
-        if gain is not None and gain.high >= 1 and goal == "latency":
-            chosen = default
+        gain, verdict = self._verdict(chosen, default)
+        chosen = default if gain is None else chosen
         self.stages[-1] = replace(self.stages[-1], kept=[chosen.setting.name])
-        gain = None if chosen is default else gain
         return Tuning(
             self.subject.name,
             goal,
@@ -296,20 +314,19 @@ class _Search:
             list(last.warnings),
         )
 
-    def _verdict(self, chosen: Result, default: Result, goal: str) -> tuple[Ratio | None, str]:
+    def _verdict(self, chosen: Result, default: Result) -> tuple[Ratio | None, str]:
+        """What is gained, if it can be measured, and what to do."""
         name = chosen.setting.name
         if chosen is default:
             return None, f"keep the default ({name}): nothing that was tried is better"
-        found = ratio(chosen, default)
-        if goal != "latency":
-            times = self.goal.figure(chosen) / max(self.goal.figure(default), 1e-12)
-            return found, f"take {name}: {times:.2f} of the default's {self.goal.unit}"
+        found = self.goal.compared(chosen, default)
+        said = f"{found} of the default's {self.goal.unit}"
         if found.high >= 1:
-            return found, (
-                f"no difference you could measure: {name} takes {found} of the default's time; "
+            return None, (
+                f"no difference you could measure: {name} takes {said}; "
                 f"keep the default ({default.setting.name})"
             )
-        return found, f"take {name}: {found} of the default's time for a sample"
+        return found, f"take {name}: {said}"
 
 
 def _stages(count: int) -> int:
@@ -332,7 +349,7 @@ def _cheapest(sound: Sequence[Result], goal: Goal) -> Result:
     """The best by the goal; of those that are as good, the one with the fewest threads, the full
     precision and no delegate of others."""
     best = min(sound, key=goal.figure)
-    near = [r for r in sound if r is best or _is_as_good(r, best, goal)]
+    near = [r for r in sound if r is best or is_as_good(goal.compared(r, best))]
     return min(
         near,
         key=lambda r: (
@@ -345,27 +362,22 @@ def _cheapest(sound: Sequence[Result], goal: Goal) -> Result:
     )
 
 
-def _is_as_good(result: Result, best: Result, goal: Goal) -> bool:
-    if goal is GOALS["latency"]:
-        return is_as_good(ratio(result, best))
-    return goal.figure(result) <= WORTH * goal.figure(best)
-
-
 def summary_rows(found: Tuning) -> list[list[str]]:
-    """The finalists, for a table: setting, time for a sample, CPU time, memory, over the
-    default."""
+    """The finalists, for a table: setting, time for a sample, CPU time, memory, the goal's figure
+    over the default's."""
     rows = []
     for result in found.results:
         if not result.rounds:
             continue
-        times = "1" if result is found.default else str(ratio(result, found.default))
+        is_default = result is found.default
+        times = "1" if is_default else str(GOALS[found.goal].compared(result, found.default))
         memory = _memory(result)
         rows.append(
             [
                 ("* " if result.setting == found.chosen.setting else "") + result.setting.name,
                 f"{_latency(result) * 1e3:.3f}",
                 f"{_cpu(result) * 1e3:.3f}",
-                f"{memory / 1e6:.1f}" if memory else "",
+                f"{memory / 1e6:.1f}" if memory < math.inf else "",
                 times,
             ]
         )

@@ -117,7 +117,7 @@ def cluster(
     need_torch("`sanderling cluster`", threads)
     from ..training.cluster import Clustering
     from ..training.cluster import cluster as behind
-    from ..training.train import Schedule
+    from ..training.loop.train import Schedule
     from .training_output import Targets
 
     how = Clustering(

@@ -138,9 +138,9 @@ def prune(
     there is none, or if the finished model does not hold what was asked.
     """
     need_torch("`sanderling prune`", threads)
+    from ..training.loop.train import Schedule
     from ..training.prune import Pruning
     from ..training.prune import prune as behind
-    from ..training.train import Schedule
     from .training_output import Targets
 
     how = Pruning(

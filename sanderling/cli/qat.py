@@ -43,8 +43,8 @@ from .training_options import check_labels, check_output, keeping, need_torch, t
 
 if TYPE_CHECKING:
     from ..training.constraint import Constraint
+    from ..training.loop.samples import TrainingData
     from ..training.qat import QatReport
-    from ..training.samples import TrainingData
 
 HALF = 0.5
 SHOWN = 10  # rows of a long list on the terminal; the record has all
@@ -202,8 +202,8 @@ def qat(
     )
     check_labels(data, labels, mix)
     judge = judge_of(task, task_option, task_limit)
+    from ..training.loop.train import Schedule
     from ..training.qat import chosen_mode, qat_on, searched_mode, usual_schedule
-    from ..training.train import Schedule
     from .training_output import Targets
 
     name = chosen_mode(mode, weights) if max_drop is None else searched_mode(mode, weights)
@@ -257,8 +257,8 @@ def qat(
 
 def _others(prune: float | None, clusters: int | None, seed: int) -> list[Constraint]:
     """The constraints that hold beside quantisation."""
-    from ..training.clusters import Clusters
-    from ..training.sparsity import Sparsity
+    from ..training.constraints.clusters import Clusters
+    from ..training.constraints.sparsity import Sparsity
 
     found: list[Constraint] = []
     if prune is not None:

@@ -12,7 +12,9 @@ import typer
 from ..choose.retrain import HELD_OUT, Retrained
 from ..choose.retrain import retrain as train
 from ..format import dump
+from ..ir import Model
 from ..runtime.inputs import PICTURES
+from ..runtime.sound import SOUNDS
 from ..tables import table
 from . import completion
 from .common import (
@@ -37,7 +39,8 @@ def retrain(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="A folder with a folder for each class: pictures, .npy files or .wav sounds.",
+            help="A folder with a folder for each class: pictures, .wav sounds, .npy or .npz "
+            "arrays.",
         ),
     ],
     output: Annotated[
@@ -99,20 +102,26 @@ def retrain(
             )
         write_target(file, dump(found.model))
         if not target.write(found.to_json()):
-            typer.echo(_told(found))
-            if _has_pictures(data):
-                how = {"preset": preset or "tflite", "mean": mean, "std": std}
-                typer.echo(f"\nnext: {_command(output, how)}")
+            pictures = {"preset": preset or "tflite", "mean": mean, "std": std}
+            words = _inputs(data, found.model, pictures, {"rate": str(rate or "")})
+            command = " ".join(["sanderling run", shlex.quote(str(output)), *words])
+            typer.echo(f"{_told(found)}\n\nnext: {command}")
 
 
-def _has_pictures(folder: Path) -> bool:
-    return any(path.suffix.lower() in PICTURES for path in folder.glob("*/*"))
+def _inputs(
+    data: Path, model: Model, pictures: Mapping[str, str], sounds: Mapping[str, str]
+) -> list[str]:
+    """How the new model is given a sample: prepared as it was for the training."""
+    kinds = {path.suffix.lower() for path in data.glob("*/*")}
+    if kinds & set(SOUNDS):
+        return ["--input SOUND", *_options(sounds)]
+    if kinds & set(PICTURES):
+        return ["--input PICTURE", *_options(pictures)]
+    return [f"--input {shlex.quote(tensor.name)}=FILE.npy" for tensor in model.main.inputs]
 
 
-def _command(output: Path, how: Mapping[str, str]) -> str:
-    """Pictures have to be prepared as they were for the training."""
-    options = [f"--{name} {shlex.quote(value)}" for name, value in how.items() if value]
-    return " ".join(["sanderling run", shlex.quote(str(output)), "--input PICTURE", *options])
+def _options(given: Mapping[str, str]) -> list[str]:
+    return [f"--{name} {shlex.quote(value)}" for name, value in given.items() if value]
 
 
 def _told(found: Retrained) -> str:
@@ -122,6 +131,7 @@ def _told(found: Retrained) -> str:
         f"{found.features} features",
         f"accuracy: {found.accuracy:.2%} of {found.held_out} samples that were held out, "
         f"95 % interval {low:.2%} to {high:.2%}",
+        *found.notes,
     ]
     wrong = [
         (count, truth, best)

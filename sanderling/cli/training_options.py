@@ -19,7 +19,7 @@ from . import completion
 from .common import check_another_file, open_target, say, warn
 
 if TYPE_CHECKING:
-    from ..training.samples import TrainingData
+    from ..training.loop.samples import TrainingData
 
 Output = Annotated[
     Path | None,
@@ -177,7 +177,7 @@ def open_page(path: Path) -> AtomicFile:
 
 def training_data(data: str, model: Model, labels: str, wanted: str, **how: Any) -> TrainingData:
     """The samples of --data. wanted: what for, if there are none."""
-    from ..training.samples import read_training_data
+    from ..training.loop.samples import read_training_data
 
     if not data:
         raise InputError(f"there are no samples, and {wanted}", where="--data", fix="give some")

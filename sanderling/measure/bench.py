@@ -37,7 +37,7 @@ from .noise import Disturbance, Look, disturbances
 from .part_times import FOREIGN_OPS, PartTime
 from .payoff import Payoff, payoffs
 from .record import Result, Setting
-from .sample_statistics import Ratio, ratio_of_launches
+from .sample_statistics import Launches, Ratio, ratio_of_launches
 from .sweep import (
     PRECISIONS,
     Recommendation,
@@ -617,9 +617,19 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
 def ratio(slow: Result, fast: Result) -> Ratio:
     """How many times as long for a sample; settings that were launched together shared their
     rounds."""
-    together = slow.facts.get("batch") == fast.facts.get("batch")
-    found = ratio_of_launches(slow.by_launch, fast.by_launch, paired=together)
-    return found.times(fast.setting.batch / slow.setting.batch)
+    return _ratio(slow, fast, slow.by_launch, fast.by_launch)
+
+
+def cpu_ratio(more: Result, less: Result) -> Ratio | None:
+    """How many times as many CPU seconds for a sample; None where they are not known."""
+    used = more.cpu_by_launch, less.cpu_by_launch
+    return _ratio(more, less, *used) if all(used) else None
+
+
+def _ratio(above: Result, below: Result, its: Launches, others: Launches) -> Ratio:
+    together = above.facts.get("batch") == below.facts.get("batch")
+    found = ratio_of_launches(its, others, paired=together)
+    return found.times(below.setting.batch / above.setting.batch)
 
 
 def _judge(
@@ -628,7 +638,8 @@ def _judge(
     results: Sequence[Result],
     found: Mapping[Setting, Sequence[Launch]],
 ) -> None:
-    sound = [r for r in results if r.rounds and not r.setting.contend]
+    ran = [r for r in results if r.rounds]
+    sound = [r for r in ran if not r.setting.contend] or ran
     for other in sound[1:]:
         one = ratio(other, sound[0])
         made.comparisons.append(

@@ -97,8 +97,19 @@ class Result:
         """The rounds of each process."""
         if not self.launches:
             return [self.rounds] if self.rounds else []
+        return self._of_launches(self.rounds)
+
+    @property
+    def cpu_by_launch(self) -> list[list[list[float]]]:
+        """CPU seconds of an inference by round, for each process; none where a clock was too
+        coarse."""
+        if not self.cpu_times or min(self.cpu_times) <= 0:
+            return []
+        return self._of_launches([[seconds] for seconds in self.cpu_times])
+
+    def _of_launches(self, rounds: list[list[float]]) -> list[list[list[float]]]:
         ends = list(accumulate(self.launches))
-        return [self.rounds[end - n : end] for n, end in zip(self.launches, ends, strict=True)]
+        return [rounds[end - n : end] for n, end in zip(self.launches, ends, strict=True)]
 
     @property
     def throughput(self) -> float | None:

@@ -181,7 +181,8 @@ def _colours(values: tuple[float, ...], pixels: Array) -> Array:
 
 
 def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
-    """The array in the input's type: reals are quantised by the tensor's parameters."""
+    """The array in the input's type: reals are quantised by the tensor's parameters, and token ids,
+    which tokenizers give in 64 bits, are narrowed."""
     if array.ndim + 1 == len(tensor.shape):
         array = array[None]
     if array.dtype == tensor.dtype.numpy:
@@ -190,13 +191,21 @@ def fit(array: Array, tensor: Tensor, where: str = "") -> Array:
         return quantize_array(array, tensor)
     if tensor.dtype is DType.STRING:
         return as_bytes(array)
-    if converts(array, tensor):
+    if converts(array, tensor) or _are_ids(array, tensor):
         return array.astype(tensor.dtype.numpy)
     raise InputError(
         f"an array of {array.dtype} does not fit {tensor.type_text}",
         where=where or f"input '{tensor.name}'",
         fix=type_hint(tensor, array),
     )
+
+
+def _are_ids(array: Array, tensor: Tensor) -> bool:
+    """Whether they are integers for an input of plain wide integers, which holds each of them."""
+    if array.dtype.kind not in "iu" or not tensor.dtype.is_integer or tensor.dtype.bits < 32:
+        return False
+    low, high = tensor.dtype.bounds
+    return not is_quantized(tensor) and bool(((array >= low) & (array <= high)).all())
 
 
 def quantize_array(values: npt.ArrayLike, tensor: Tensor) -> Array:

@@ -253,7 +253,8 @@ class Session(OfThisProcess):
     # -- planning -------------------------------------------------------------------------------
 
     def plan(self, graph: Graph | None = None, shapes: Sequence[Shape] | None = None) -> Plan:
-        """The plan for these input shapes (default: the file's), made when first asked for."""
+        """The plan for these input shapes (default: the file's), made when first asked for. A run
+        that was bound before may have another one, from disk (`BoundRun.plan`)."""
         graph = graph or self.model.main
         with self._alone():
             return self._plans.find(graph, shapes or [t.shape for t in graph.inputs], whole=True)
@@ -381,6 +382,11 @@ class BoundRun(OfThisProcess):
 
     def follow(self) -> None:
         self.binding.follow()
+
+    @property
+    def plan(self) -> Plan:
+        """What is run: it may know no more than that (`is_whole`)."""
+        return self.binding.plan
 
     @property
     def outputs(self) -> dict[str, Array]:

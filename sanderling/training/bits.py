@@ -18,10 +18,10 @@ from ..errors import InputError
 from ..ir import Array, Model, Op
 from ..optimize.calibration.canonical import canonical
 from ..optimize.modes.recipe import Choice
-from .allocation import pruned_layers
 from .constraint import weights_of
-from .one_shot import layer_moments, no_statistics
-from .segments import home_of, weight_values
+from .without_training.allocation import pruned_layers
+from .without_training.one_shot import layer_moments, no_statistics
+from .without_training.segments import home_of, weight_values
 
 MOST_LEVELS = 16  # each that is tried is a whole training
 CLIPPED = np.linspace(0.4, 1.0, 13)  # of the largest weight: where a scale may end

@@ -23,18 +23,23 @@ from ..errors import InputError
 from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, DType, Model, Op, Quant, Tensor
-from .allocation import pruned_layers
-from .clusters import DEPTHWISE, GRID, Clusters
 from .constraint import weights_of
-from .judging import Sought
-from .one_shot import layer_moments, no_statistics
-from .one_shot_clusters import by_weights_alone, cluster_at_once, table_of, to_values
+from .constraints.clusters import DEPTHWISE, GRID, Clusters
+from .loop.judging import Sought
+from .loop.samples import Given, TrainingData
+from .loop.started import StartedFrom
+from .loop.train import Schedule
 from .report import TrainingReport
-from .samples import Given, TrainingData
-from .segments import home_of, store, weight_values
 from .shrinking import Job, Levels, Made, Terms, carried_out
-from .started import StartedFrom
-from .train import Schedule
+from .without_training.allocation import pruned_layers
+from .without_training.one_shot import layer_moments, no_statistics
+from .without_training.one_shot_clusters import (
+    by_weights_alone,
+    cluster_at_once,
+    table_of,
+    to_values,
+)
+from .without_training.segments import home_of, store, weight_values
 
 STORAGE = {"float": 0, "int4": 15, "int2": 3}  # the values that each can say; 0: any number
 COUNTS = (256, 128, 64, 32, 24, 16, 12, 8, 6, 4, 3, 2)  # that a search tries

@@ -21,19 +21,19 @@ from ..evaluate.task import Task
 from ..format import load
 from ..ir import Array, Model, Op, Tensor
 from ..ops import cost
-from .allocation import pruned_layers, shares_of_all
-from .channels import prune_channels
 from .constraint import PRODUCTS, weights_of
-from .judging import Sought
-from .one_shot import prune_at_once
+from .constraints.sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
+from .constraints.structure import UNSTRUCTURED, Structure
+from .loop.judging import Sought
+from .loop.samples import Given, TrainingData
+from .loop.started import StartedFrom
+from .loop.train import Schedule
 from .report import TrainingReport
-from .samples import Given, TrainingData
 from .shrinking import Job, Levels, Made, Terms, carried_out
-from .sparse_storage import stored_sparse, xnnpack_conditions
-from .sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
-from .started import StartedFrom
-from .structure import UNSTRUCTURED, Structure
-from .train import Schedule
+from .without_training.allocation import pruned_layers, shares_of_all
+from .without_training.channels import prune_channels
+from .without_training.one_shot import prune_at_once
+from .without_training.sparse_storage import stored_sparse, xnnpack_conditions
 
 CHANNELS = "channels"
 METHODS = ("one-shot", "magnitude")
@@ -302,7 +302,7 @@ class _Job(Job):
 
 def _at_once(model: Model, rule: Sparsity) -> Model:
     """The smallest weights become zero; no others change."""
-    from .segments import store, weight_values
+    from .without_training.segments import store, weight_values
 
     made = model.copy()
     weights = {t: weight_values(t) for t in weights_of(made) if t.name in rule.names}

@@ -26,16 +26,16 @@ from ..optimize.judging.layer_error import layer_rows
 from ..optimize.judging.report import Report
 from ..optimize.modes.scheme import MODES, TRAINED, mode_of
 from ..optimize.writing.apply import Quantised
-from .batches import Batches, checked_rows
 from .bits import levels
-from .checkpoint import Journal, identity, of_trial
 from .constraint import Constraint
-from .judging import Judging, Sought, check_float, furthest, runtime_answers
-from .losses import Loss
-from .quantisation import Quantisation
-from .samples import Given, TrainingData, read_training_data
-from .train import Schedule, Trained, train
-from .twin import Twin
+from .constraints.quantisation import Quantisation
+from .differentiable.twin import Twin
+from .loop.batches import Batches, checked_rows
+from .loop.checkpoint import Journal, identity, of_trial
+from .loop.judging import Judging, Sought, check_float, furthest, runtime_answers
+from .loop.losses import Loss
+from .loop.samples import Given, TrainingData, read_training_data
+from .loop.train import Schedule, Trained, train
 
 SCHEMA = "sanderling.qat/1"
 WEIGHTS = ("int8", "int4", "int2")

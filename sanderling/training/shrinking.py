@@ -18,9 +18,9 @@ from ..evaluate.task import Task
 from ..ir import Array, Model
 from ..optimize.judging.accuracy import compare_accuracy
 from ..optimize.judging.latency import compare_latency
-from . import checkpoint as checkpoints
 from .constraint import Constraint
-from .judging import (
+from .loop import checkpoint as checkpoints
+from .loop.judging import (
     Judging,
     Sought,
     check_float,
@@ -30,9 +30,9 @@ from .judging import (
     torch_threads,
     with_classes,
 )
+from .loop.samples import Given, TrainingData, no_samples, read_training_data
+from .loop.train import Schedule, train
 from .report import TrainingReport
-from .samples import Given, TrainingData, no_samples, read_training_data
-from .train import Schedule, train
 
 LOOKED_AT = 512  # samples at most whose statistics are taken; all are trained on
 

@@ -28,7 +28,8 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",  # no-referrer would send forms with the origin `null`
-    "cross-origin-opener-policy": "same-origin",
+    # Pages that we open (Perfetto's, on a click) can be spoken to; those that open us cannot.
+    "cross-origin-opener-policy": "same-origin-allow-popups",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }

@@ -53,6 +53,7 @@ def whole_page(page: Page, base: str, folder: str) -> bytes:
         tag("script", src=f"{static}/uPlot.iife.min.js", defer=True),
         tag("script", src=f"{static}/charts.js", defer=True),
         tag("script", src=f"{static}/jobs.js", defer=True),
+        tag("script", src=f"{static}/perfetto.js", defer=True),
     )
     body = tag(
         "body",

@@ -224,12 +224,12 @@ PERFETTO = "https://ui.perfetto.dev"
 
 
 def perfetto_note() -> Markup:
-    """How a trace is looked at. The link is followed only by who clicks it, and gets no file: the
-    page there asks for one."""
+    """How a trace is looked at. No file goes to another page but by a click."""
     return note(
-        "To see a trace in time: save it, open ",
+        "To see a trace in time, open it in ",
         link(PERFETTO, "Perfetto's page", rel="noopener noreferrer", target="_blank"),
-        " (it works in your browser and uploads nothing) and choose the file there.",
+        ", which works in your browser and uploads nothing: by the button beside a trace file, or "
+        "save the file and choose it there.",
     )
 
 

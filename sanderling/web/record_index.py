@@ -210,6 +210,10 @@ class RecordIndex:
         found = self._ask(f"SELECT {COLUMNS} FROM records WHERE path = ?", [path])
         return _row(found[0]) if found else None
 
+    def has_record(self, path: str) -> bool:
+        """Whether this file is what a verb wrote, and not another file of the same name."""
+        return bool(self._ask("SELECT 1 FROM records WHERE path = ? AND verb != ''", [path]))
+
     def models_of(self, number: int) -> list[str]:
         found = self._ask("SELECT name FROM models WHERE record = ?", [number])
         return [str(name) for (name,) in found]

@@ -206,13 +206,13 @@ def file(site: Site, query: Query) -> Path:
 
 
 def traces(site: Site) -> Page:
-    found = list(files_of(site.folder, TRACES))
+    found = [f for f in files_of(site.folder, TRACES) if not site.index.has_record(f.path)]
     rows = [
         [link(site.at("file", path=f.path), f.path, download=True), when(f.changed),
-         byte_size(f.size)]
+         byte_size(f.size), _to_perfetto(site.at("file", path=f.path), f.path)]
         for f in found[:MOST_LISTED]
     ]  # fmt: skip
-    made = table("Trace files, to be saved", ["file", "written", ">size"], rows)
+    made = table("Trace files, to be saved", ["file", "written", ">size", "look at it"], rows)
     empty = note("No trace file lies here. sanderling trace MODEL -o model.perfetto-trace")
     about = [
         [link(site.at(f"record/{r.id}"), r.path), r.headline, when(r.changed)]
@@ -220,3 +220,10 @@ def traces(site: Site) -> Page:
     ]
     insights = table("What traces tell", ["record", "in short", "written"], about)
     return Page("Traces", "traces", [made or empty, perfetto_note(), insights])
+
+
+def _to_perfetto(address: str, name: str) -> Markup:
+    """`perfetto.js` makes it work; without scripts it stays hidden."""
+    words = f"Open {name} in Perfetto"
+    return tag("button", "Open in Perfetto", type="button", hidden=True, data_perfetto=address,
+               data_name=name, aria_label=words)  # fmt: skip

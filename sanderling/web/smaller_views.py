@@ -284,7 +284,7 @@ VIEWS = {
     "retrain": View(
         "Retraining",
         lambda r: [r["source"]] if r.get("source") else [],
-        lambda r: f"accuracy {percent(r['accuracy'])}, {plural(len(r['classes']), 'class')}",
+        lambda r: f"accuracy {percent(r['accuracy'])}, {len(r['classes'])} classes",
         _retrained,
     ),
     "rewrite": View(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sanderling import Interpreter, dump, load, save, store
+from sanderling import Interpreter, dump, load, profile, save, store
 from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.runtime import cache
 from sanderling.errors import CacheWarning, ModelError
@@ -130,6 +130,22 @@ def test_plans_can_be_looked_at(path: Path) -> None:
     assert sum(len(p.ops) for p in plan.partition.parts) == len(plan.graph.ops) > 1
     assert "ops on cpu" in session.explain()
     np.testing.assert_array_equal(session(feed(stack())), before)
+
+
+def test_a_bound_run_says_whose_steps_it_counts(path: Path) -> None:
+    """From disk it runs another plan than the one that can be looked at; a profile watches its own
+    as well."""
+    for kept in (False, True):
+        session = load(path).compile([CpuDelegate(timed=True)], threads=1)
+        bound = session.bind({session.model.main.inputs[0].name: feed(stack())})
+        bound.run()
+        assert bound.plan.is_whole is not kept and session.plan().is_whole
+        bound.run()
+        (step,) = bound.plan.steps
+        counted: Any = step.executable
+        assert counted.times.any()
+        told = profile(load(path), threads=1, runs=2, with_roofline=False)
+        assert all(row["median_ms"] > 0 for row in told["steps"])
 
 
 def test_an_edit_in_memory_counts(path: Path) -> None:

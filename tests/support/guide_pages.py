@@ -2,8 +2,9 @@
 
 A block of `console` has commands behind `$ ` and what they print. Figures differ from machine to
 machine: a number stands for any number, `...` for any text in a line, a line of `...` for lines.
-Exit status 0 is expected, or what a comment of the command says (`# exit status 1`). A comment of
-HTML before a block says what it takes:
+Exit status 0 is expected, or what a comment of the command says (`# exit status 1`). A plain
+`sanderling ...` runs in this process, which has imported what it needs; whatever needs a shell or
+another program runs in bash. A comment of HTML before a block says what it takes:
 
 <!-- needs torch -->           it is left out where this module or program is not installed
 <!-- not executed: reason -->  it is never run, and counted
@@ -16,6 +17,8 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+
+import pytest
+from typer.testing import CliRunner
+
+from sanderling.cli.app import app
 
 from .guide_phone import plug_in
 
@@ -66,6 +74,16 @@ class Command:
     def status(self) -> int:
         found = re.search(r"# exit status (\d+)", self.text)
         return int(found[1]) if found else 0
+
+    @property
+    def own_words(self) -> list[str]:
+        """What follows a plain `sanderling`; empty if a shell has to read the command."""
+        text = self.text.replace("\\\n", " ")
+        reader = shlex.shlex(text, posix=True, punctuation_chars=True)
+        reader.whitespace_split = True
+        words = list(reader)
+        is_plain = words[:1] == ["sanderling"] and not any(set(w) <= set("();<>|&") for w in words)
+        return words[1:] if is_plain and not set("$`*?~") & set(text) else []
 
 
 def blocks(page: Path) -> list[Block]:
@@ -119,17 +137,30 @@ def unlike(printed: tuple[str, ...], output: str) -> str:
     )
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Where `sanderling` and `python` are those of the tests, and `adb` finds a scripted phone."""
+def guide_files(folder: Path) -> None:
+    """Run the blocks that make the files which all pages begin with."""
+    for block in blocks(GUIDE / "README.md"):
+        if block.kind == "python":
+            said, status = _run([sys.executable, "-c", block.text], folder, here())
+            assert status == 0, said
+
+
+def here() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+
+
+def environment(folder: Path, files: Path) -> dict[str, str]:
+    """Where `sanderling` and `python` are those of the tests, and `adb` finds a scripted phone; the
+    folder `work` begins with the guide's files."""
     programs, work = folder / "programs", folder / "work"
     programs.mkdir()
-    work.mkdir()
+    shutil.copytree(files, work)
     for name, words in (("sanderling", "-m sanderling"), ("python", "")):
         path = programs / name
         path.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         path.chmod(0o755)
     found = os.pathsep.join([str(programs), plug_in(folder, work), os.environ["PATH"]])
-    return {**os.environ, "PATH": found, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
+    return here() | {"PATH": found}
 
 
 def run_block(
@@ -140,7 +171,10 @@ def run_block(
         yield Command(block.text, ()), *_run([sys.executable, "-c", block.text], folder, known)
         return
     for command in commands(block.text):
-        yield command, *_run(["bash", "-c", command.text], folder, known)
+        if words := command.own_words:
+            yield command, *_run_here(words, folder, known)
+        else:
+            yield command, *_run(["bash", "-c", command.text], folder, known)
 
 
 def _run(words: list[str], folder: Path, known: Mapping[str, str]) -> tuple[str, int]:
@@ -151,29 +185,47 @@ def _run(words: list[str], folder: Path, known: Mapping[str, str]) -> tuple[str,
     return done.stdout + (done.stderr if done.returncode else ""), done.returncode
 
 
+def _run_here(words: list[str], folder: Path, known: Mapping[str, str]) -> tuple[str, int]:
+    """The same of a verb, without a process of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, value in known.items():
+            patch.setenv(name, value)
+        done = CliRunner().invoke(app, words, prog_name="sanderling")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout + (done.stderr if done.exit_code else ""), done.exit_code
+
+
 def run_page(
     page: Path, home: Path, known: Mapping[str, str]
 ) -> Iterator[tuple[Block, Command, str, int]]:
-    """Run the blocks of a page, after those that make the guide's files."""
-    work = home / "work"
-    for source in dict.fromkeys([GUIDE / "README.md", page]):
-        for block in blocks(source):
-            if block.is_left_out or block.missing:
-                continue
-            for command, output, status in run_block(block, work, known):
-                yield block, command, output, status
+    """Run the blocks of a page."""
+    for block in blocks(page):
+        if block.is_left_out or block.missing:
+            continue
+        for command, output, status in run_block(block, home / "work", known):
+            yield block, command, output, status
 
 
 def main(page: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        home = Path(folder)
-        for block, command, output, status in run_page(Path(page), home, environment(home)):
-            now = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        home, files = Path(folder), Path(folder, "files")
+        files.mkdir()
+        guide_files(files)
+        began = _spent()
+        for block, command, output, status in run_page(Path(page), home, environment(home, files)):
+            now = _spent()
             wrong = unlike(command.printed, output) if block.kind != "python" else ""
             print(f"{page}:{block.line}: status {status}, {now - began:.1f} s of a core {wrong}")
             print(f"$ {command.text}\n{output}", flush=True)
             began = now
+
+
+def _spent() -> float:
+    """Seconds of a core, here and in processes that have ended."""
+    return sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF,
+                                                            resource.RUSAGE_CHILDREN))  # fmt: skip
 
 
 if __name__ == "__main__":

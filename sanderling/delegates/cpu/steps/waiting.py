@@ -220,6 +220,7 @@ def _rouse(e: Emitter, system: _System, nap: Value, room: tuple[Value, Value]) -
     e.b.cbranch(e.b.icmp_signed("==", system.core(mine), core), here, plain)
     e.b.position_at_end(here)
     thread = e.load(e.at(nap, THREAD - NAP, I32), I64, 8)
+    # With signs: a system that refuses to say (-1), or has more CPUs than the set, is left alone.
     size, index = system.allowed(thread, cpus), e.b.zext(e.b.lshr(core, I32(3)), I64)
     e.b.cbranch(e.b.icmp_signed("<", index, size), apart, plain)
     e.b.position_at_end(apart)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..evaluate.output_kinds import MASKS, SCORES, output_kind
-from ..ir import Graph, Tensor
-from ..optimize.judging.judge import judged
+from ...evaluate.output_kinds import MASKS, SCORES, output_kind
+from ...ir import Graph, Tensor
+from ...optimize.judging.judge import judged
 
 # The user's own: of the outputs, as the file has them, and the labels.
 Loss = Callable[[list[torch.Tensor], torch.Tensor], torch.Tensor]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from ..format import dump
-from ..ir import Model, Tensor
-from .constraint import Constraint, Rows
+from ...format import dump
+from ...ir import Model, Tensor
+from ..constraint import Constraint, Rows
 
 
 class StartedFrom(Constraint):

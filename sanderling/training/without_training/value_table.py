@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from .clusters import nearest
+from ..constraints.clusters import nearest
 
 WRITTEN = 32  # bits: a value is written out where it occurs first
 LOOKED_AT = 1 << 15  # elements at most by which prices are found

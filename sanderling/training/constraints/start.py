@@ -11,21 +11,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..errors import InputError
-from ..ir import Array, DType, Model, Op, Tensor
-from ..optimize.calibration.canonical import canonical
-from ..optimize.correcting.calibrated import Calibrated, calibrated
-from ..optimize.correcting.corrections import CorrectedQuantiser
-from ..optimize.correcting.linear import real_bias
-from ..optimize.correcting.techniques import SearchSpace
-from ..optimize.judging.judge import Candidate, Judge
-from ..optimize.judging.selection import Selected, Selection
-from ..optimize.modes.recipe import Choice, Recipe, all_modes, read_recipe
-from ..optimize.modes.rules import RULES, STORED
-from ..optimize.modes.scheme import mode_of
-from ..optimize.writing.apply import Quantised, Quantiser
-from ..optimize.writing.write import WeightOptions
-from .constraint import Rows
+from ...errors import InputError
+from ...ir import Array, DType, Model, Op, Tensor
+from ...optimize.calibration.canonical import canonical
+from ...optimize.correcting.calibrated import Calibrated, calibrated
+from ...optimize.correcting.corrections import CorrectedQuantiser
+from ...optimize.correcting.linear import real_bias
+from ...optimize.correcting.techniques import SearchSpace
+from ...optimize.judging.judge import Candidate, Judge
+from ...optimize.judging.selection import Selected, Selection
+from ...optimize.modes.recipe import Choice, Recipe, all_modes, read_recipe
+from ...optimize.modes.rules import RULES, STORED
+from ...optimize.modes.scheme import mode_of
+from ...optimize.writing.apply import Quantised, Quantiser
+from ...optimize.writing.write import WeightOptions
+from ..constraint import Rows
 
 CALIBRATING = 200  # samples that the ranges are found on
 EDGE = 0.49  # of a cell: a weight that was rounded the other way stands so far from its code

@@ -13,8 +13,8 @@ from math import prod
 
 import numpy as np
 
-from ..ir import Array, Graph, Op, Tensor
-from ..ops.base import attr
+from ...ir import Array, Graph, Op, Tensor
+from ...ops.base import attr
 from .segments import constant_ops, home_of
 
 ROWS = {"CONV_2D": (0, 1), "FULLY_CONNECTED": (0, 1), "TRANSPOSE_CONV": (2, 1)}  # input, weights

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..ir import Array, Buffer, DType, Graph, Model, Op, SparseDim, Sparsity, Tensor
-from ..ir.packing import encode
-from ..ops.base import attr
-from .constraint import PRODUCTS
+from ...ir import Array, Buffer, DType, Graph, Model, Op, SparseDim, Sparsity, Tensor
+from ...ir.packing import encode
+from ...ops.base import attr
+from ..constraint import PRODUCTS
 from .segments import home_of
 
 LEAST_ZEROS = 2 / 3  # of the weights of all 1x1 convolutions, for XNNPACK

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from ..ir import Op
-from ..ops.base import attr
-from ..ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, CellPlaces
+from ...ir import Op
+from ...ops.base import attr
+from ...ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT, CellPlaces
 from .functions import Function, Tensors, activate
 
 ONE_CELL = CellPlaces(1, 18, norm=20)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..ir import Array, Model, Tensor
-from .constraint import PRODUCTS, Constraint, stored_values, weights_of
+from ...errors import InputError
+from ...ir import Array, Model, Tensor
+from ..constraint import PRODUCTS, Constraint, stored_values, weights_of
 
 GRID = "grid"
 STARTS = ("kmeans++", "linear", "density", "random", GRID)

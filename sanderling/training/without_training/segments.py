@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..ir import Graph, Model, Op, Tensor
-from ..ir.graph import copy_graph
-from .twin import Twin
+from ...ir import Graph, Model, Op, Tensor
+from ...ir.graph import copy_graph
+from ..differentiable.twin import Twin
 
 MOST_BYTES = 1 << 28  # of values between two segments, in one model
 BATCH = 8

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..ir import Array, Model, Tensor
-from .constraint import Constraint, is_chosen, stored_values, weights_of
+from ...errors import InputError
+from ...ir import Array, Model, Tensor
+from ..constraint import Constraint, is_chosen, stored_values, weights_of
 from .structure import UNSTRUCTURED, Structure, all_but_smallest
 
 POLYNOMIAL, CONSTANT, PRESENT = "polynomial", "constant", "present"

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..ir import Array, Model, Op, Quant, Tensor
-from ..ops.fixed import multiply, multiply64, quantize_multiplier, round_away
-from ..optimize.modes.integer_rules import broken
-from ..optimize.modes.rules import RULES
-from ..optimize.modes.scheme import Floats, Grid
-from ..optimize.writing.apply import Quantised, Quantiser, solve_model, together
-from ..optimize.writing.solve import DomainValue, ScaleGroup, Solution
-from .constraint import Constraint, Rows
+from ...errors import InputError
+from ...ir import Array, Model, Op, Quant, Tensor
+from ...ops.fixed import multiply, multiply64, quantize_multiplier, round_away
+from ...optimize.modes.integer_rules import broken
+from ...optimize.modes.rules import RULES
+from ...optimize.modes.scheme import Floats, Grid
+from ...optimize.writing.apply import Quantised, Quantiser, solve_model, together
+from ...optimize.writing.solve import DomainValue, ScaleGroup, Solution
+from ..constraint import Constraint, Rows
+from ..differentiable.functions import FUNCTIONS, PRODUCTS, activate
 from .fake import Bounds, Scale, rounded
-from .functions import FUNCTIONS, PRODUCTS, activate
 from .start import Settings, Start, choices, coded_places, pairs, post_training, stored
 
 SCALES = ("learned", "moving", "frozen")

@@ -10,9 +10,9 @@ from typing import cast
 
 import numpy as np
 
-from ..errors import InputError
-from ..ir import Array, Graph, Tensor
-from .constraint import Rows
+from ...errors import InputError
+from ...ir import Array, Graph, Tensor
+from ..constraint import Rows
 from .file_rows import LARGEST, check_values
 
 LEAST_SAMPLES = 8

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from ..ir import Array, Model, Op, Tensor
-from ..ir.verify import verify
+from ...ir import Array, Model, Op, Tensor
+from ...ir.verify import verify
 from .channel_flow import ROWS, ChannelFlow
 from .segments import constant_ops, home_of
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..ir import Array, Model, Op
-from .clusters import GRID, Clusters, kmeans
+from ...ir import Array, Model, Op
+from ..constraints.clusters import GRID, Clusters, kmeans
 from .one_shot import DAMPING, Moments, OneShot, change_by, damped, factored
 from .value_table import Table, priced, stacked
 

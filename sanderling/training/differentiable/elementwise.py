@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..ir import DType
-from ..ir.expr import Expr, render
+from ...ir import DType
+from ...ir.expr import Expr, render
 
 TYPES: dict[DType, torch.dtype] = {
     DType.FLOAT32: torch.float32, DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16,

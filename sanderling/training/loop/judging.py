@@ -12,26 +12,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..evaluate.output_kinds import MEASURES, SCORES, VALUES, OutputKind, output_kind
-from ..evaluate.paired_statistics import paired, wilson
-from ..evaluate.task import Task
-from ..format import dump
-from ..ir import Array, Model
-from ..measure.inputs import feeds
-from ..measure.inspection import quantisation_kind
-from ..optimize.calibration.canonical import QUANTISED
-from ..optimize.correcting.linear import own_name
-from ..optimize.correcting.probe import Probe
-from ..optimize.judging.accuracy import evaluated
-from ..optimize.judging.judge import Candidate
-from ..optimize.judging.report import Trial
-from ..optimize.judging.target import halves
+from ...errors import InputError
+from ...evaluate.output_kinds import MEASURES, SCORES, VALUES, OutputKind, output_kind
+from ...evaluate.paired_statistics import paired, wilson
+from ...evaluate.task import Task
+from ...format import dump
+from ...ir import Array, Model
+from ...measure.inputs import feeds
+from ...measure.inspection import quantisation_kind
+from ...optimize.calibration.canonical import QUANTISED
+from ...optimize.correcting.linear import own_name
+from ...optimize.correcting.probe import Probe
+from ...optimize.judging.accuracy import evaluated
+from ...optimize.judging.judge import Candidate
+from ...optimize.judging.report import Trial
+from ...optimize.judging.target import halves
+from ..constraint import Rows
+from ..differentiable.twin import Twin
 from .batches import checked_labels
 from .checkpoint import Journal
-from .constraint import Rows
 from .samples import TrainingData
-from .twin import Twin
 
 BATCH = 32
 TIMED = 0.1  # seconds that a trial is timed for

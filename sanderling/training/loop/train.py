@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..ir import Array, Model, Tensor
-from ..progress import progress
+from ...errors import InputError
+from ...ir import Array, Model, Tensor
+from ...progress import progress
+from ..constraint import Constraint, Rows
+from ..differentiable.twin import Twin
 from . import checkpoint as checkpoints
 from .batches import Batches, checked_labels, checked_rows
-from .constraint import Constraint, Rows
 from .losses import Loss, Target, agreement, cross_entropy, distance, right_share, targets
-from .twin import Twin
 
 KEPT_BYTES = 256 << 20  # of the float model's answers; more are computed again for every batch
 USUAL_SIZE = 0.1  # root mean square of weights that the rate is meant for

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..format import dump, write_atomic
-from ..ir import Array, Model
-from ..optimize.judging.report import Trial
-from .constraint import Constraint, Rows
+from ...errors import InputError
+from ...format import dump, write_atomic
+from ...ir import Array, Model
+from ...optimize.judging.report import Trial
+from ..constraint import Constraint, Rows
 
 VERSION = 2
 SEEN = 4  # samples that tell one set of data from another

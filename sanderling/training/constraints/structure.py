@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ..errors import InputError
+from ...errors import InputError
 
 UNSTRUCTURED = "unstructured"
 KNOWN = "unstructured, m:n (2:4) or a block (1x4, 4x1, 1x16)"

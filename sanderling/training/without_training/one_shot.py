@@ -21,11 +21,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..errors import InputError
-from ..ir import Array, Model, Op, Tensor
-from ..ops.base import attr
-from ..ops.geometry import axis
-from ..progress import progress
+from ...errors import InputError
+from ...ir import Array, Model, Op, Tensor
+from ...ops.base import attr
+from ...ops.geometry import axis
+from ...progress import progress
+from ..constraints.structure import Structure
 from .segments import (
     BATCH,
     Runner,
@@ -38,7 +39,6 @@ from .segments import (
     store,
     weight_values,
 )
-from .structure import Structure
 
 PATCHES = 256  # positions of a sample that are looked at, at random
 DAMPING = 0.01  # of the mean of H's diagonal: weights stay near those they were

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
-from ..ir import Array
-from ..optimize.calibration.samples import Samples
+from ...errors import InputError
+from ...ir import Array
+from ...optimize.calibration.samples import Samples
 
 # Float32 ends at 3e38: sums of squares of such values in statistics, and products of weights behind
 # them, stay far from it. Pictures, sounds and counts of anything are smaller.

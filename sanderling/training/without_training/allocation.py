@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
-from ..ir import Array, Model, Op
-from ..ops import cost
+from ...ir import Array, Model, Op
+from ...ops import cost
+from ..constraints.structure import Structure
 from .one_shot import Moments, layer_moments, no_statistics
 from .segments import home_of, weight_values
-from .structure import Structure
 
 MOST = 0.95  # of a layer
 

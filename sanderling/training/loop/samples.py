@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
-from ..files import numpy_reader
-from ..ir import Array, Model, Tensor
-from ..optimize.calibration.samples import Samples, SignatureSamples, read_samples
-from .constraint import Rows
+from ...errors import InputError
+from ...files import numpy_reader
+from ...ir import Array, Model, Tensor
+from ...optimize.calibration.samples import Samples, SignatureSamples, read_samples
+from ..constraint import Rows
 from .file_rows import FileRows, Reader
 
 FOLDERS = "folders"

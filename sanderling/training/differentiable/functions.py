@@ -14,13 +14,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..errors import InputError
-from ..ir import Array, DType, Op
-from ..ops.base import attr
-from ..ops.execute import evaluate, new_state
-from ..ops.fixed import fused_bounds
-from ..ops.geometry import Axis, axis
-from ..ops.image import float_taps
+from ...errors import InputError
+from ...ir import Array, DType, Op
+from ...ops.base import attr
+from ...ops.execute import evaluate, new_state
+from ...ops.fixed import fused_bounds
+from ...ops.geometry import Axis, axis
+from ...ops.image import float_taps
 
 MOST_TAPS = 1024  # of a pool along an axis: what is padded around has to fit into memory
 MOST_PLACES = 1 << 24  # whole numbers that float32 tells apart
@@ -471,7 +471,7 @@ REASONS = {
 
 def cannot(op: Op, functions: Container[str]) -> str | None:
     """Why an op has no gradient here; None if it has one. functions: of all operators."""
-    from ..delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+    from ...delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
 
     tensors = [t for t in (*op.inputs, *op.outputs) if t is not None]
     if not all(t.dtype.is_float for t in op.outputs):

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from ..errors import InputError
-from ..ir import Array, Model, Op
-from ..ops import cost
+from ...errors import InputError
+from ...ir import Array, Model, Op
+from ...ops import cost
 from .channel_flow import ROWS, ChannelFlow
 from .one_shot import Moments, check_samples, factored, layer_moments, no_statistics, prune_by
 from .segments import weight_values

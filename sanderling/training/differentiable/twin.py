@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..errors import InputError, SanderlingError
-from ..ir import Array, DType, Graph, Model, Op, Tensor
-from ..ir.expr import Expr, simplify
-from ..ops.execute import evaluate as define
-from ..ops.execute import new_state
+from ...errors import InputError, SanderlingError
+from ...ir import Array, DType, Graph, Model, Op, Tensor
+from ...ir.expr import Expr, simplify
+from ...ops.execute import evaluate as define
+from ...ops.execute import new_state
 from .elementwise import TYPES, evaluate
 from .functions import FUNCTIONS, cannot
 from .recurrent import RECURRENT
 
 if TYPE_CHECKING:
-    from .constraint import Constraint
+    from ..constraint import Constraint
 
 
 Values = dict[Tensor, torch.Tensor]
 ALL_FUNCTIONS = FUNCTIONS | RECURRENT
-CONTROL = ("IF", "WHILE")
+CONTROL = ("IF", "STABLEHLO_CASE", "STABLEHLO_COMPOSITE", "WHILE")
 
 
 class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unknown here
@@ -76,8 +76,8 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
                 self._parameter(tensor)
 
     def _lower(self, op: Op) -> str | None:
-        from ..delegates.cpu.kernels.elementwise.operands import Lowered, Refused
-        from ..delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
+        from ...delegates.cpu.kernels.elementwise.operands import Lowered, Refused
+        from ...delegates.cpu.kernels.elementwise.operators import EXPRESSIONS
 
         try:
             found = EXPRESSIONS[op.name](op)
@@ -161,11 +161,12 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
     def _control(
         self, op: Op, tensors: list[torch.Tensor | None], values: Values
     ) -> list[torch.Tensor]:
-        """A branch or a loop: what is taken is decided by the values, and is learnt through."""
-        if op.name == "IF":
-            taken = bool(_first(tensors[0]))
-            branch = op.attrs["then_subgraph_index" if taken else "else_subgraph_index"]
-            return self._called(branch, tensors[1:], values)
+        """A branch, a loop or a graph under a name: what is taken is decided by the values, and is
+        learnt through."""
+        if op.name == "STABLEHLO_COMPOSITE":
+            return self._called(op.attrs["decomposition_subgraph_index"], tensors, values)
+        if op.name != "WHILE":
+            return self._called(_branch(op, _first(tensors[0])), tensors[1:], values)
         now = [t for t in tensors if t is not None]
         while bool(_first(self._called(op.attrs["cond_subgraph_index"], now, values)[0])):
             now = self._called(op.attrs["body_subgraph_index"], now, values)
@@ -246,6 +247,15 @@ def _called_graphs(graph: Graph) -> list[Graph]:
             found |= {id(g): g for g in inner}
             waiting += inner
     return list(found.values())
+
+
+def _branch(op: Op, value: Any) -> Graph:
+    """The graph that is run for this value; of a number outside of the branches the last."""
+    if op.name == "IF":
+        branch: Graph = op.attrs["then_subgraph_index" if value else "else_subgraph_index"]
+        return branch
+    branches: Sequence[Graph] = op.attrs["branch_subgraph_indices"]
+    return branches[value if 0 <= value < len(branches) else -1]
 
 
 def _first(tensor: torch.Tensor | None) -> Any:

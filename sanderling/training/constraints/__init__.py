@@ -1,0 +1,1 @@
+"""Constraints that weights are trained under: zeros, few values, codes."""

@@ -1,0 +1,1 @@
+"""The loop: samples in batches, losses, steps, checkpoints, and how near the result is."""

@@ -1,0 +1,1 @@
+"""Zeros, few values and fewer channels by statistics of samples, without training."""
