@@ -92,6 +92,11 @@ class Store:
         home = os.environ.get("HOME")
         self.folder = _folder(text, home) if text else _default_folder(base, home)
 
+    @property
+    def advice(self) -> str:
+        """What to do where the folder is of no use."""
+        return f"set {CACHE.name} to another folder, or to 'off'"
+
     def name(self, kind: str, *content: object) -> str:
         """An entry's name: a digest of its content's origin and of who makes it."""
         made_by = _compiler() if self.folder else ""
@@ -147,7 +152,8 @@ class Store:
         if stat.S_ISREG(status.st_mode) and _is_own(status):
             return handle
         os.close(handle)
-        _warn_once(f"{self.folder}/{name} is not used: it is not a file of this user's own")
+        what = f"{self.folder}/{name} is not used: it is not a file of this user's own"
+        _warn_once(what, self.advice)
         return None
 
     @contextmanager
@@ -156,7 +162,7 @@ class Store:
         assert self.folder is not None
         handle = os.open(self.folder, _FOLDER)
         try:
-            yield handle if _is_private(handle, self.folder) else None
+            yield handle if _is_private(handle, self.folder, self.advice) else None
         finally:
             os.close(handle)
 
@@ -176,7 +182,7 @@ class Store:
                 for name, pieces in entries.items():
                     _write_beside(name, pieces, folder)
         except OSError as error:
-            _warn_once(f"compiled code cannot be kept in {self.folder}: {error}")
+            _warn_once(f"compiled code cannot be kept in {self.folder}: {error}", self.advice)
             return False
         return True
 
@@ -247,10 +253,8 @@ def _record(handle: int, name: str) -> Any:
 
 
 @cache
-def _warn_once(text: str) -> None:
-    warnings.warn(
-        f"{text}; set {CACHE.name} to another folder, or to 'off'", CacheWarning, stacklevel=2
-    )
+def _warn_once(text: str, advice: str) -> None:
+    warnings.warn(f"{text}; {advice}", CacheWarning, stacklevel=2)
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -258,11 +262,11 @@ def _is_own(status: os.stat_result) -> bool:
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
 
 
-def _is_private(handle: int, folder: Path) -> bool:
+def _is_private(handle: int, folder: Path, advice: str) -> bool:
     """Code is only run from a folder that nobody else can write to."""
     status = os.fstat(handle)
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        _warn_once(f"the cache {folder} is not used: others may write to it")
+        _warn_once(f"the cache {folder} is not used: others may write to it", advice)
         return False
     if status.st_mode & 0o077:
         os.fchmod(handle, 0o700)

@@ -160,7 +160,12 @@ def test_flags_without_effect_are_answered() -> None:
         "--nnapi_allow_fp16=1",
         "--xnnpack_weight_cache_file_path=w",
         "--allow_fp16=false",
+        "--use_gpu=true",
+        "--gpu_wait_type=active",
+        "--gpu_invoke_loop_times=2",
     ).stdout
+    assert "WARN: --gpu_wait_type has no effect: of Metal's delegate on iOS only" in text
+    assert "WARN: --gpu_invoke_loop_times has no effect: a run is one call" in text
     assert "WARN: --use_caching has no effect: weights are always packed once" in text
     assert "WARN: --nnapi_allow_fp16 has no effect without --use_nnapi=true" in text
     assert "--xnnpack_weight_cache_file_path has no effect" in text and "--allow_fp16" not in text

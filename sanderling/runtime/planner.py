@@ -178,7 +178,7 @@ class Planner:
             change = f", or change these ops: {'; '.join(reasons)}{more}" if reasons else ""
             raise DelegateError(
                 f"'{first.name}' does not run the whole graph: {len(strangers)} of "
-                f"{len(graph.ops)} ops are left out, {len(found.parts)} parts",
+                f"{len(graph.ops)} ops are left out, {plural(len(found.parts), 'part')}",
                 where=f"graph '{graph.name}'",
                 fix=f"leave out require_full_delegation{change}",
             )

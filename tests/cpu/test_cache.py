@@ -190,11 +190,11 @@ def test_a_folder_that_is_exchanged_is_seen(folder: Path, monkeypatch: pytest.Mo
     kept, real, name = store.Store(), store._is_private, "name"
     kept.record(name, "ours")
 
-    def exchanged(handle: int, path: Path) -> bool:
+    def exchanged(handle: int, path: Path, advice: str) -> bool:
         folder.rename(folder.with_name("before"))
         folder.mkdir()
         (folder / name).write_bytes(b"planted")
-        return real(handle, path)
+        return real(handle, path, advice)
 
     monkeypatch.setattr(store, "_is_private", exchanged)
     assert kept.recall(name) == "ours"

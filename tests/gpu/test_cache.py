@@ -248,8 +248,10 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     store._warn_once.cache_clear()
     monkeypatch.setattr(store, "_write_beside", full)
-    with pytest.warns(CacheWarning, match="No space left"):
+    with pytest.warns(CacheWarning, match="No space left") as caught:
         compiled(dense(), serialization_dir=str(tmp_path))
+    said = [str(w.message) for w in caught if w.category is CacheWarning]
+    assert any("give another folder as serialization_dir" in text for text in said)
     assert kept_files(tmp_path) == []
 
 

@@ -285,6 +285,73 @@ def test_a_device_that_hangs_is_given_up(device: Any) -> None:
         device.allocate(16)
 
 
+@pytest.mark.parametrize(
+    ("options", "sound"),
+    [({}, 0), ({"tuning": "fast"}, 1), ({"precision": "auto"}, 0)],
+    ids=["first run", "tuning", "trial of half precision"],
+)
+def test_a_device_that_hangs_is_given_up_while_it_compiles(
+    options: dict[str, Any], sound: int, device: Any
+) -> None:
+    """The user's time-out holds from the first launch on. sound: waits that end."""
+    cl, waits = device.cl, iter(range(100))
+    device.cl = Broken(
+        cl, enqueue_marker=lambda q: cl.enqueue_marker(q) if next(waits) < sound else Never()
+    )
+    model = small_model()
+    expected = model.compile(["reference"]).run(given(model))
+    with pytest.warns(FallbackWarning, match=r"did not finish a run within 0\.2 s"):
+        session = model.compile([Pinned(device, timeout=0.2, **options), "reference"])
+        found = session.run(given(model))
+    assert device.is_lost and "on gpu" not in session.explain()
+    for key, answer in expected.items():
+        np.testing.assert_allclose(found[key], answer, atol=1e-5)
+
+
+def test_pocl_is_not_asked_to_compile_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    """Its compiler would end the process; so the model runs elsewhere, from the cache too."""
+    asked = []
+
+    def usage(folder: Path) -> Any:
+        asked.append(folder)
+        return SimpleNamespace(free=pocl.LEAST_ROOM - 1)
+
+    device.offers = replace(device.offers, platform=pocl.BUILD)
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "not" / "there"))
+    monkeypatch.setattr(pocl.shutil, "disk_usage", usage)
+    model = small_model()
+    with pytest.warns(FallbackWarning, match="would end the program where the disk is full"):
+        found = model.compile([Pinned(device, cache=False), "reference"]).run(given(model))
+    for key, answer in model.compile(["reference"]).run(given(model)).items():
+        np.testing.assert_allclose(found[key], answer, atol=1e-5)
+    assert set(asked) == {tmp_path}, "the nearest folder that is there"
+    with pytest.raises(DelegateError, match="32 MiB that it may need") as caught:
+        device.load([b"binary"])
+    assert "POCL_CACHE_DIR" in caught.value.fix
+    pocl.check_room("another driver", "a device")
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"POCL_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/pocl"),
+        ({"HOME": "/c"}, "/c/.cache/pocl"),
+        ({}, "/tmp"),
+    ],
+)
+def test_where_pocl_compiles(
+    variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(pocl._cache_folder()) == folder
+
+
 def test_a_call_that_never_returns_is_left_behind() -> None:
     gate, late = threading.Event(), DelegateError("too late")
     with pytest.raises(DelegateError, match="too late"):

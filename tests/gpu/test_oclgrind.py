@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 from sanderling.delegates.gpu.table import KERNELS
+from tests.support.gpu_oclgrind import ALSO
 
 pytestmark = pytest.mark.skipif(
     shutil.which("oclgrind") is None,
@@ -39,6 +40,7 @@ def test_no_kernel_leaves_its_buffers_and_none_races(tmp_path: Path) -> None:
     report, problems = _watched(tmp_path)
     assert not problems
     assert not report["wrong"]
+    assert set(ALSO) <= set(report["cases"])
     assert not set(KERNELS) - INTERNAL - set(report["operators"])
 
 

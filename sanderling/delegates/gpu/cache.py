@@ -54,6 +54,13 @@ class GpuCache(Store):
 
     def __init__(self, folder: str | None = "") -> None:
         super().__init__("off" if folder is None else f"{folder}/{FOLDER}" if folder else None)
+        self._is_asked_for = bool(folder)
+
+    @property
+    def advice(self) -> str:
+        if not self._is_asked_for:
+            return super().advice
+        return "give another folder as serialization_dir, or cache=false"
 
     def key(self, content: bytes, offers: Offers, *settings: object) -> str:
         return self.name("gpu", sources(), content, offers, settings)

@@ -59,7 +59,7 @@ def compile_part(
     what = f"compiling {plural(len(part.ops), 'op')} for {device.offers.name}"
     with counting(f"{what} (once; the result is kept)") as told, span(what, "compile"):
         lowered = _lowered(device, part, options, chosen)
-        made, binaries = _made(device, *lowered, told if cache.folder else None, rescue)
+        made, binaries = _made(device, *lowered, told if cache.folder else None, rescue, chosen)
         tuned = _tuned(made, chosen)
         with span("keep the programs", "compile"):
             return _kept(tuned, cache, key, binaries if tuned is made else None).let_go()
@@ -100,7 +100,12 @@ def _lowered(
 
 
 def _made(
-    device: Device, lowered: Lowered, recipe: Recipe, told: Told | None, rescue: Rescue | None
+    device: Device,
+    lowered: Lowered,
+    recipe: Recipe,
+    told: Told | None,
+    rescue: Rescue | None,
+    chosen: Mapping[str, Any],
 ) -> tuple[GpuExecutable, list[bytes] | None]:
     """told: who is told of kernels that are ready; None: binaries are not wanted. Returns them, if
     they were made on the way."""
@@ -113,6 +118,7 @@ def _made(
         else:
             programs, binaries = build_and_keep(device, lowered, recipe, told)
     made = GpuExecutable(device, recipe, programs, rescue)
+    made.timeout = chosen.get("timeout", made.timeout)  # the first run may be the one that hangs
     with span("first run", "compile"):
         made.warm_up()
     return made, binaries

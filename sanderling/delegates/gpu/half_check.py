@@ -128,7 +128,7 @@ class Made:
             value = np.clip(value, -MOST_HALF, MOST_HALF)
         packed = layout.pack(value.astype(ELEMENTS[self.element]))
         made.device.write(made.places[self.place], packed)
-        made.device.finish()  # the array is read until then
+        made.device.wait(made.timeout)  # the array is read until then
 
 
 @dataclass
@@ -146,6 +146,7 @@ class Trial:
     ) -> None:
         self.device, self.part, self.inputs = device, part, inputs
         self.bound = float(chosen.get("precision_bound", BOUND))
+        self.timeout = chosen.get("timeout")
         self.tried_on = "the samples" if "samples" in chosen else "noise"
         self.half = "f16" if device.offers.half else "f32_f16"
         self._builds: dict[tuple[str, frozenset[int]], Build] = {}
@@ -200,6 +201,7 @@ class Trial:
         lowered = lower(own, device.offers.in_form("buffer"), device.dialect, precision, exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
+        made.timeout = self.timeout or made.timeout
         found = Build(lowered, made)
         for place, tensors in enumerate(lowered.makers):
             values = [value for t in tensors if (value := _made(found, t)) is not None]

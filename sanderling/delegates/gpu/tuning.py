@@ -90,6 +90,8 @@ def timed(made: GpuExecutable, call: Call, group: Group) -> float:
         launch = made.launcher(call, made.places, group)
         times = [_seconds(made, launch) for _ in range(RUNS + 1)]
     except DelegateError:
+        if made.device.is_lost:
+            raise
         return float("inf")
     return min(times[1:])
 
@@ -97,5 +99,5 @@ def timed(made: GpuExecutable, call: Call, group: Group) -> float:
 def _seconds(made: GpuExecutable, launch: Any) -> float:
     begin = time.perf_counter()
     launch()
-    made.device.finish()
+    made.device.wait(made.timeout)
     return time.perf_counter() - begin

@@ -71,7 +71,8 @@ CORE = (
          here="samples the resident set; the tool samples a high-water mark, which cannot fall"),
     Flag("memory_footprint_check_interval_ms", 50, "milliseconds between two looks",
          "Memory footprint check interval (ms)"),
-    Flag("gpu_invoke_loop_times", 1, "runs in one call of the GPU", here=_NO_GPU, inert=True),
+    Flag("gpu_invoke_loop_times", 1, "runs in one call of the GPU",
+         here="a run is one call, as in the tool unless it is built for invoke loops", inert=True),
 )  # fmt: skip
 MODEL = (
     Flag("graph", "", "the model: a path, or fd:DESCRIPTOR:OFFSET:SIZE", "Graph"),
@@ -160,7 +161,7 @@ DELEGATES = (
     Flag("gpu_backend", "", "cl or gl", "GPU backend",
          here=f"{_NO_GPU}; cl or webgpu, there is no gl"),
     Flag("gpu_wait_type", "", "passive, active, do_not_wait or aggressive (iOS)",
-         "GPU delegate wait type", here=_NO_GPU),
+         "GPU delegate wait type", here="of Metal's delegate on iOS only", inert=True),
     Flag("use_xnnpack", False, "apply XNNPACK; false: plain kernels", "Use xnnpack",
          here="true: XNNPACK itself, by the litert delegate, or the cpu delegate where LiteRT is "
          "not installed; unset: the cpu delegate; false: the NumPy reference kernels"),

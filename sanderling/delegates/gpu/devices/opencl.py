@@ -23,7 +23,7 @@ from ..options import class_of
 from ..recipe import Call
 from .device import BUFFER, Device, Offers
 from .failures import build_failure, failure, forked, lost
-from .pocl import name_the_processor
+from .pocl import check_room, name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
@@ -248,6 +248,7 @@ class OpenClDevice(Device):
 
     def build(self, sources: Sequence[str]) -> Sequence[Any]:
         context = self.context
+        check_room(self.offers.platform, self.offers.name)
         with ThreadPoolExecutor(usable_cpu_count()) as pool:
             return list(pool.map(partial(self._build, context), sources))
 
@@ -263,6 +264,7 @@ class OpenClDevice(Device):
 
     def load(self, binaries: Sequence[bytes]) -> Sequence[Any]:
         context = self.context
+        check_room(self.offers.platform, self.offers.name)
         with self._failing("does not take its own programs back"):
             return [
                 self.cl.Program(context, [self.device], [binary]).build() for binary in binaries

@@ -1,4 +1,7 @@
-"""PoCL of PyPI on processors that are newer than it is.
+"""PoCL: room on the disk for its compiler, and PyPI's build on processors newer than it is.
+
+Where its compiler cannot write a file, it ends the process, which nobody can catch: whether there
+is room is looked at before.
 
 PoCL 3.0-rc2, the one that pip installs, asks its LLVM 14 for the name of the processor. LLVM
 answers "generic" for those that it does not know, and its own compiler then refuses to compile for
@@ -15,12 +18,17 @@ looked for in its field alone, in memory that may be written, and no byte beyond
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+from ....errors import DelegateError
+from ....units import byte_size
 from ...cpu.isa.targets import cpu_features
+from .failures import ANOTHER, WHERE
 
 BUILD = "OpenCL 3.0 PoCL 3.0-rc2  Linux, Release, RELOC, LLVM 14.0.6, SLEEF, DISTRO, POCL_DEBUG"
 VERSION = "OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic"
@@ -33,6 +41,42 @@ NEAREST = (
     ({"avx2", "fma", "bmi2"}, b"haswell"),
     (set[str](), b"x86-64"),
 )
+
+
+LEAST_ROOM = 32 << 20  # bytes that the kernels of a large model and what they are made of may take
+
+
+def check_room(platform_name: str, device: str) -> None:
+    """Raise DelegateError if PoCL's compiler may run out of room on the disk."""
+    folder = _existing(_cache_folder())
+    if "PoCL" not in platform_name or folder is None:
+        return
+    free = shutil.disk_usage(folder).free
+    if free >= LEAST_ROOM:
+        return
+    raise DelegateError(
+        f"{device} compiles no kernels: PoCL's compiler would end the program where the disk is "
+        f"full, and {folder} has {byte_size(free)} left of the {byte_size(LEAST_ROOM)} that it may "
+        "need",
+        where=WHERE,
+        fix=f"make room, set POCL_CACHE_DIR to a folder with more, or {ANOTHER}",
+    )
+
+
+def _cache_folder() -> Path:
+    """Where PoCL keeps what it compiles, as it finds the folder itself."""
+    given = os.environ.get("POCL_CACHE_DIR")
+    if given:
+        return Path(given)
+    base, home = os.environ.get("XDG_CACHE_HOME"), os.environ.get("HOME")
+    if base or home:
+        return (Path(base) if base else Path(home or "", ".cache")) / "pocl"
+    return Path("/tmp")  # what it takes then
+
+
+def _existing(folder: Path) -> Path | None:
+    """The folder, or the nearest one above it that is there."""
+    return next((f for f in (folder, *folder.parents) if f.is_dir()), None)
 
 
 def name_the_processor(device: Any) -> bool:
