@@ -136,8 +136,10 @@ def test_the_smaller_model_is_the_masked_one(samples: Array, share: float) -> No
     assert "head/w" in found.pinned
 
 
-def test_a_channel_that_says_what_others_say_goes_for_nothing(samples: Array) -> None:
-    """Half of the channels are copies: without them the answers stay."""
+@pytest.mark.parametrize("network", range(4))
+def test_a_channel_that_says_what_others_say_goes_for_nothing(samples: Array, network: int) -> None:
+    """Half of the channels are copies: without them the answers stay, and no channel goes together
+    with its copy."""
     net = Builder()
     made = net.conv("made", net.x, 16, 3)
     out = net.conv("out", made, 4)

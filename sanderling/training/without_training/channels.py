@@ -24,7 +24,6 @@ from .one_shot import Moments, check_samples, factored, layer_moments, no_statis
 from .segments import weight_values
 from .smaller import without_channels
 
-ROUNDS = 4
 DAMPING = 0.01  # of the mean of the moments' diagonal
 MULTIPLE = 8  # channels that stay are a multiple of so many, where there are twice as many
 
@@ -137,18 +136,24 @@ class _Judge:
         self.readers = {op: _Reader(flow, op, found) for op, found in moments.items()}
 
     def choose(self, spaces: Sequence[Space], counts: Sequence[int]) -> set[int]:
+        """One channel of a space after the other; the spaces are through together."""
         removed: set[int] = set()
-        for number in range(ROUNDS):
-            worth = self._worth(removed)
+        turns = max(counts, default=0)
+        for turn in range(turns):
+            worth = self._worth()
+            gone = set(removed)
             for space, count in zip(spaces, counts, strict=True):
-                goal = round(count * (number + 1) / ROUNDS)
-                removed |= self._least(space, worth, removed, goal, count / len(space.numbers))
+                goal = -(-count * (turn + 1) // turns)
+                gone |= self._least(space, worth, gone, goal, count / len(space.numbers))
+            for reader in self.readers.values():
+                reader.remove(gone - removed)
+            removed = gone
         return removed
 
-    def _worth(self, removed: set[int]) -> dict[int, float]:
+    def _worth(self) -> dict[int, float]:
         found: dict[int, float] = {}
         for reader in self.readers.values():
-            for number, value in reader.worth(removed).items():
+            for number, value in reader.worth().items():
                 found[number] = found.get(number, 0.0) + value
         return found
 
@@ -171,37 +176,57 @@ class _Judge:
 
 
 class _Reader:
-    """A layer that reads channels, with the moments of what it reads."""
+    """A layer that reads channels: the moments of those that are left, inverted, and the weights
+    that make up best for those that went."""
 
     def __init__(self, flow: ChannelFlow, op: Op, moments: Moments) -> None:
         weights = weight_values(op.operand(1))
-        self.weights = weights.reshape(len(weights), -1)
+        weights = weights.reshape(len(weights), -1)
         size = len(moments.inner) - 1
         power = DAMPING * torch.diagonal(moments.inner)[:-1].mean().clamp(min=1e-12)
         # About the mean: what is constant, the bias makes up for.
         mean = moments.inner[-1, :-1] / moments.inner[-1, -1]
         centred = moments.inner[:-1, :-1] - torch.outer(mean, mean) * moments.inner[-1, -1]
-        self.inner = centred + power * torch.eye(size)
+        inner = centred + power * torch.eye(size)
         own = flow.of(op.operand(ROWS[op.name][0]))
         self.columns = np.tile(own, size // len(own))  # numbers, input channels last
-        self.goal = self.weights @ self.inner
-        self.power = float((self.goal * self.weights).sum().clamp(min=1e-30))
+        self.left = np.ones(size, bool)
+        self.power = float((weights @ inner * weights).sum().clamp(min=1e-30))
+        self.weights = weights.clone()
+        self.inverse = torch.cholesky_inverse(factored(inner))
 
-    def worth(self, removed: set[int]) -> dict[int, float]:
+    def worth(self) -> dict[int, float]:
         """Of each channel that is left: the share of the sums' power that goes with it."""
-        left = torch.from_numpy(np.flatnonzero([n not in removed for n in self.columns]))
-        if not len(left):
-            return {}
-        inverse = torch.cholesky_inverse(factored(self.inner[left][:, left]))
-        weights = self.goal[:, left] @ inverse
-        names = self.columns[left.numpy()]
-        found = {}
-        for number in np.unique(names):
-            places = torch.from_numpy(np.flatnonzero(names == number))
-            block = inverse[places][:, places]
-            own = weights[:, places]
-            found[int(number)] = float((own @ torch.linalg.inv(block) * own).sum()) / self.power
+        columns = np.flatnonzero(self.left)
+        columns = columns[np.argsort(self.columns[columns], kind="stable")]
+        numbers, counts = np.unique(self.columns[columns], return_counts=True)
+        found: dict[int, float] = {}
+        for count in np.unique(counts):  # as a rule all channels have as many columns
+            alike = np.repeat(counts == count, counts)
+            lost = self._lost(torch.from_numpy(columns[alike].reshape(-1, count))) / self.power
+            found.update(zip(numbers[counts == count].tolist(), lost.tolist(), strict=True))
         return found
+
+    def _lost(self, places: torch.Tensor) -> torch.Tensor:
+        """What goes with the columns of each channel; a single one needs no system solved."""
+        if places.shape[1] == 1:
+            one = places[:, 0]
+            return self.weights[:, one].square().sum(0) / self.inverse[one, one]
+        blocks = self.inverse[places[:, :, None], places[:, None, :]]
+        own = self.weights[:, places].transpose(0, 1)  # (channel, row, column)
+        return (own @ torch.linalg.inv(blocks) * own).sum((1, 2))
+
+    def remove(self, numbers: set[int]) -> None:
+        """The others make up for these channels, whose rows and columns become zero."""
+        gone = np.isin(self.columns, list(numbers)) & self.left
+        if not gone.any():
+            return
+        away = torch.from_numpy(np.flatnonzero(gone))
+        rows = self.inverse[away]
+        gain = torch.linalg.solve(rows[:, away], rows)
+        self.weights.addmm_(self.weights[:, away], gain, alpha=-1)
+        self.inverse.addmm_(rows.mT, gain, alpha=-1)
+        self.left &= ~gone
 
 
 # -- the smaller graph ----------------------------------------------------------------------------
