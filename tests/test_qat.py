@@ -358,7 +358,7 @@ def test_without_pytorch_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 KILLED = """
 import sys, numpy, sanderling, torch
-from sanderling.training import train as engine
+from sanderling.training.loop import train as engine
 torch.set_num_threads(1)
 engine.SAVED_EVERY = 0.0
 model = sanderling.load(sys.argv[1])

@@ -190,7 +190,7 @@ def _script(folder: str, file: str, seconds: float) -> str:
         '[ -n "$recorder" ] && kill $recorder; n=0; '
         'while [ -n "$recorder" ] && kill -0 $recorder && [ $n -lt 100 ]; '
         "do sleep 0.05; n=$((n + 1)); done; "
-        f"{clearing(folder)}; rm -f {file}"
+        f"rm -f {file}; {clearing(folder)}"
     )
     return "; ".join(
         [
