@@ -77,9 +77,11 @@ class Crew:
             self._has_ended = True
             self._queue.clear()
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        _promptness.end()
+        try:
+            for thread in self._threads:
+                thread.join()
+        finally:  # also where somebody interrupts the wait
+            _promptness.end()
 
     def compile(self, key: bytes, text: str, brief: bool = False) -> None:
         """made[key] will be the object code of this text, after `finish`."""
