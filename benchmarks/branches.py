@@ -1,161 +1,94 @@
-"""What could two threads gain if independent steps were one unit of work? From plans, no clock.
+"""What do two threads gain where branches that need nothing of each other are shared together?
 
-    python -m benchmarks.branches [MODEL.tflite ...] [--write]
+    python -m benchmarks.branches [MODEL.tflite ...] [--threads 2] [--seconds 3] [--write]
 
-Steps in a row that need nothing of each other form a group. Today each is shared by itself: it
-takes its work, as the compiler estimates it, on the worker with most units, and a hand-over. A
-group would take half of all its work, or its largest unit, and one hand-over. The first gain is
-that of groups whose tensors lie apart in the arena as it is; the second one leaves the arena aside,
-as if it grew for the sake of groups. Both are bounds from above: the order of steps stays, chunks
-of a group are perfectly even.
+Steps in a row that need nothing of each other are one phase, one unit of work, if they are small or
+have few units (sanderling/delegates/cpu/steps/phases.py). Each model that has such phases is
+compiled twice, with them and with every step by itself, and both run in turns in one process.
+Above 1: it is faster with them. A model without such phases is the same code twice and left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import warnings
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
-from benchmarks.common import model_paths, table, write_section
+import numpy as np
+
+from benchmarks.common import machine_type, model_paths, table, write_machine_section
 from sanderling import load
-from sanderling.delegates.cpu import build
-from sanderling.delegates.cpu.codegen.program import Program, Step
 from sanderling.delegates.cpu.delegate import CpuDelegate
-from sanderling.delegates.cpu.runtime.abi import WAKES
-from sanderling.delegates.cpu.runtime.division import chunks, limits
-from sanderling.delegates.cpu.steps.estimates import nanoseconds
-from sanderling.errors import DelegateError
-from sanderling.ir import Op, Tensor
+from sanderling.delegates.cpu.isa.targets import host_target
+from sanderling.delegates.cpu.runtime.executable import CpuExecutable
+from sanderling.delegates.cpu.steps import phases
+from sanderling.measure.inputs import feeds
+from sanderling.measure.machine import machine_line
 
-HAND_OVER = 800  # estimated nanoseconds, as fit_workers.py measures it
-Span = tuple[int, int, int]  # slot, first byte, byte behind the last
-Meet = Callable[["Work", "Work"], bool]
+TITLE = "Branches that are shared together"
 
 
-@dataclass(frozen=True)
-class Work:
-    """A step: nanoseconds, units, what it reads and writes."""
-
-    op: Op
-    time: int
-    units: int
-    reads: tuple[Span, ...]
-    writes: tuple[Span, ...]
-
-    @property
-    def shared(self) -> float:
-        """Nanoseconds on two workers."""
-        cut = chunks(limits([self.units], [self.time])[0], 2) % WAKES
-        if cut < 2:
-            return self.time
-        most = -(-self.units // 2) if self.units < 16 else self.units / 2
-        return self.time * most / self.units + HAND_OVER
-
-
-@dataclass(frozen=True)
-class Found:
-    """Nanoseconds of a model on two workers."""
-
+class Found(NamedTuple):
     model: str
     steps: int
-    now: float
-    as_placed: float
-    apart: float
-    grouped: int
+    phases: int
+    ratios: list[float]  # a turn's time with every step by itself, over that with phases
+
+    @property
+    def row(self) -> list[str]:
+        low, middle, high = np.quantile(self.ratios, (0.25, 0.5, 0.75))
+        ratio = f"{middle:.3f} [{low:.3f}, {high:.3f}]"
+        return [self.model, str(self.steps), str(self.phases), ratio]
 
 
-def works(program: Program) -> list[Work]:
-    def spans(tensors: Sequence[Tensor | None]) -> tuple[Span, ...]:
-        return tuple(_span(program, t) for t in tensors if t in program.places)
-
-    def work(step: Step) -> Work:
-        op = step.op
-        time = nanoseconds(op, program.target)
-        return Work(op, time, step.units, spans(op.inputs), spans(op.outputs))
-
-    return [work(step) for step in program.steps]
+@contextmanager
+def one_by_one(on: bool) -> Iterator[None]:
+    """Every step is large: it is shared by itself."""
+    if not on:
+        yield
+        return
+    with patch.object(phases, "LARGE", 0), patch.object(phases, "FEW", 0):
+        yield
 
 
-def _span(program: Program, tensor: Tensor | None) -> Span:
-    assert tensor is not None
-    place = program.places[tensor]
-    rows = 1 if not place.pitch else tensor.nbytes  # rows that lie apart: beyond any other
-    return place.slot, place.offset, place.offset + max(tensor.nbytes, 1) * rows
-
-
-def _overlap(a: Sequence[Span], b: Sequence[Span]) -> bool:
-    return any(x[0] == y[0] and x[1] < y[2] and y[1] < x[2] for x in a for y in b)
-
-
-def meet_in_memory(first: Work, then: Work) -> bool:
-    return (
-        _overlap(first.writes, then.reads)
-        or _overlap(first.writes, then.writes)
-        or _overlap(first.reads, then.writes)
+def compiled(path: Path, threads: int, apart: bool) -> tuple[Callable[[], object], CpuExecutable]:
+    """A run that is bound, and its largest compiled part."""
+    with one_by_one(apart):
+        model = load(path)
+        session = model.compile([CpuDelegate(cache=False)], threads=threads)
+        bound = session.bind(feeds(model))
+        bound.run()
+    parts = [s.executable for s in session.plan().steps]
+    return bound.run, max(
+        (p for p in parts if isinstance(p, CpuExecutable)), key=lambda p: len(p.compiled.steps)
     )
 
 
-def depends(first: Work, then: Work) -> bool:
-    return bool({t for t in then.op.inputs if t is not None} & set(first.op.outputs))
+def judge(path: Path, threads: int, seconds: float) -> Found | None:
+    together, part = compiled(path, threads, apart=False)
+    steps, count = len(part.compiled.steps), len(part.compiled.units)
+    if count == steps:
+        return None
+    apart, _ = compiled(path, threads, apart=True)
+    ratios: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ratios.append(_turn(apart) / _turn(together))
+    return Found(path.stem, steps, count, ratios)
 
 
-def groups(steps: Sequence[Work], meet: Meet) -> Iterator[list[Work]]:
-    """Steps in a row of which none meets another."""
-    group: list[Work] = []
-    for step in steps:
-        if any(meet(before, step) for before in group):
-            yield group
-            group = []
-        group.append(step)
-    yield group
-
-
-def grouped(group: Sequence[Work]) -> float:
-    """Nanoseconds of a group as one unit of work, if that is less than one by one."""
-    alone = sum(w.shared for w in group)
-    if len(group) < 2:
-        return alone
-    largest = max(w.time / w.units for w in group)
-    return min(alone, max(sum(w.time for w in group) / 2 + HAND_OVER, largest))
-
-
-def programs(path: Path) -> list[Program]:
-    """A model's parts, placed and written, but not compiled."""
-    found: list[Program] = []
-    lower = build.lower
-
-    def stop(*given: object) -> None:
-        found.append(lower(*given)[0])  # type: ignore[arg-type]
-        raise DelegateError("no code is wanted")
-
-    with patch.object(build, "lower", stop), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        load(path).compile([CpuDelegate(cache=False)], threads=1).plan()
-    return found
-
-
-def judge(path: Path) -> Found:
-    parts = [works(p) for p in programs(path)]
-    made = [[list(groups(p, meet)) for p in parts] for meet in (meet_in_memory, depends)]
-    placed, apart = (sum(grouped(g) for p in found for g in p) for found in made)
-    now = sum(w.shared for p in parts for w in p)
-    several = sum(len(g) for p in made[0] for g in p if len(g) > 1)
-    return Found(path.stem, sum(map(len, parts)), now, placed, apart, several)
-
-
-def report(found: Sequence[Found]) -> str:
-    header = ["model", "steps", "in groups", "two threads, us", "gain", "arena aside"]
-    rows = [
-        [f.model, str(f.steps), str(f.grouped), f"{f.now / 1000:.1f}"]
-        + [f"{100 * (1 - t / f.now):.1f} %" for t in (f.as_placed, f.apart)]
-        for f in found
-        if f.now
-    ]
-    return table(header, rows)
+def _turn(run: Callable[[], object], least: float = 0.02) -> float:
+    """The median of runs that follow each other for so many seconds."""
+    times, end = [], time.perf_counter() + least
+    while (begin := time.perf_counter()) < end or len(times) < 5:
+        run()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -163,13 +96,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", metavar="MODEL.tflite")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0, help="for a model")
     parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
     options = parser.parse_args(arguments)
-    text = report([judge(path) for path in model_paths(options.models)])
+    found = [judge(p, options.threads, options.seconds) for p in model_paths(options.models)]
+    header = ["model", "steps", "phases", f"steps one by one / phases, {options.threads} threads"]
+    text = table(header, [f.row for f in found if f is not None])
     print(text)
     if options.write:
-        title = "## Independent steps as one unit of work"
-        write_section("branches", f"{title}\n\n`python -m benchmarks.branches --write`\n\n{text}")
+        target = host_target().name
+        title = f"## {TITLE}: {machine_type(target)}"
+        about = f"`python -m benchmarks.branches --write`; {machine_line()}. Median and quartiles."
+        write_machine_section("branches", target, f"{title}\n\n{about}\n\n{text}")
     return 0
 
 

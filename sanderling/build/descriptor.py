@@ -164,7 +164,7 @@ class Descriptor:
             tables.rows([_site(tables, s) for s in made.sites]),
             word(len(steps)),
             tables.rows(steps),
-            word(len(made.steps)),
+            word(len(made.units)),
             tables.data(np.array(limits(made.units, made.works), np.int32).tobytes()),
             NULL,
             NULL,

@@ -76,7 +76,7 @@ typedef struct part {
   const site *sites;
   int64_t step_count; /* 0 where the code counts nothing */
   const step *steps;
-  int64_t limit_count; /* steps, whether they are counted or not */
+  int64_t limit_count; /* phases: steps that are shared together */
   const int32_t *limits; /* chunks that each is worth, with WAKES if it is worth waking workers */
   sanderling_operator function;
   const char *name;

@@ -1,4 +1,4 @@
-; made by runtime_ir.py from 6f691ad065474c700ea6358b8101027d73ef0d2905064d4ce260d75071a3b70e
+; made by runtime_ir.py from c0d803497f30e11a116eba37f178f879011b3dca0f9e14e1164c8e50894200f7
 
 %struct.model = type { ptr, i64, i64, i64, ptr, ptr, i64, ptr, ptr, ptr }
 %struct.answers = type { i32, [8 x %struct.answer] }

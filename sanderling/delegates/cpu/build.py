@@ -25,8 +25,8 @@ from .runtime.cache import Cache
 from .runtime.executable import Compiled, aligned
 from .runtime.image import Image
 from .steps.dump import Dump, fused_text, types_text
-from .steps.estimates import nanoseconds
 from .steps.origins import Origins
+from .steps.phases import phases
 from .steps.placement import free_from, is_free, place
 from .steps.sync import emit_run
 from .table import row_of
@@ -85,8 +85,8 @@ def build(part: Graph, settings: Settings, dump: Dump, cache: Cache) -> Compiled
         traced=settings.traced,
         sizes=sizes,
         sites=tuple(program.sites),
-        units=tuple(s.units for s in program.steps),
-        works=tuple(nanoseconds(s.op, settings.target) for s in program.steps),
+        units=tuple(sum(p.pieces) for p in program.phases),
+        works=tuple(p.nanoseconds for p in program.phases),
     )
 
 
@@ -171,6 +171,7 @@ def lower(part: Graph, settings: Settings, dump: Dump) -> tuple[Program, int]:
                 raise DelegateError(f"{op.name} has no kernel", where=where(op))
             if not is_free(op, places):
                 program.add_step(op, row.name(op), row.emit)
+        program.phases = phases(program)
         emit_run(program)
     dump.steps(lambda: describe(program), arena, program.scratch)
     return program, arena

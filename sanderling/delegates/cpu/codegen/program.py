@@ -121,6 +121,16 @@ def _body(function: str) -> str:
     return function.replace("step", BODY, 1)
 
 
+@dataclass(frozen=True)
+class Phase:
+    """Steps that workers share as one unit of work (steps/phases.py): their numbers, into how many
+    pieces each is cut, and the nanoseconds that all of them may take."""
+
+    steps: tuple[int, ...]
+    pieces: tuple[int, ...]
+    nanoseconds: int
+
+
 class StepError(DelegateError):
     """A step cannot be written. op: of the lowered graph."""
 
@@ -155,6 +165,7 @@ class Program:
     weights: Weights = field(default_factory=Weights)
     scratch: int = 0  # bytes for each worker
     steps: list[Step] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
     timed: bool = False
     traced: bool = False
     checked: bool = False

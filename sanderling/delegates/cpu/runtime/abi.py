@@ -22,16 +22,16 @@ OBJECT_TYPE, OBJECT_DATA = 1, 2
 # Bytes that a kernel may read (never write) past the end of a value in the arena or the weights.
 SLACK = 64
 
-# CHUNKS leads to a word (32 bits) for each step and one behind: into how many chunks a run cuts the
-# step (0 or 1: it is not shared), and WAKES if it is worth waking workers that sleep.
+# CHUNKS leads to a word (32 bits) for each phase and one behind: into how many chunks a run cuts it
+# (0 or 1: it is not shared), and WAKES if it is worth waking workers that sleep.
 WAKES = 1 << 16
 
 # The sync block, in words of 32 bits; what different workers write lies on different cache lines.
-# STATE (64 bits) is the phase: see sync.py. DONE counts the chunks of the present step that are
-# done. The line of STOP is set by the caller: how long to spin at most before sleeping, how many
-# workers there are, the address of libc's syscall(), whether runs are shared whatever they gain;
-# and for each run the least word of CHUNKS that is announced to workers who are awake, and to those
-# who sleep.
+# STATE (64 bits) says which phase of which run: see sync.py. DONE counts the chunks of the present
+# phase that are done. The line of STOP is set by the caller: how long to spin at most before
+# sleeping, how many workers there are, the address of libc's syscall(), whether runs are shared
+# whatever they gain; and for each run the least word of CHUNKS that is announced to workers who are
+# awake, and to those who sleep.
 LINE = 16
 STATE, DONE, STOP = 0, LINE, 2 * LINE
 MOST_SPINS, WORKERS, SYSCALL, ALWAYS = STOP + 1, STOP + 2, STOP + 4, STOP + 6

@@ -273,7 +273,8 @@ def _check_sizes(
     if not all(isinstance(n, int) and n >= 0 for n in places):
         raise ValueError("its numbers are wrong")
     inside = all(at < code for at in entries.values()) and data + SLACK <= room
-    alike = len({len(about[k]) for k in ("steps", "units", "works")}) == 1
+    phases = {len(about["units"]), len(about["works"])}
+    alike = len(phases) == 1 and max(phases) <= len(about["steps"])
     alike = alike and len(about["sizes"]) == about["args"]
     if not inside or not alike or "invoke" not in entries:
         raise ValueError("its sizes do not fit each other")

@@ -1,4 +1,4 @@
-"""How a run is divided: between how many workers, and into how many chunks each step is cut. Needs
+"""How a run is divided: between how many workers, and into how many chunks each phase is cut. Needs
 no LLVM."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .abi import WAKES
 # and 124 us lost. These hold for both; what else there is, steps/choice.py finds out by itself.
 WORK_OF_WORKER = 10_000
 WORK_OF_CHUNK = 1000
-WORK_THAT_WAKES = 200_000  # of a run, from a step on
+WORK_THAT_WAKES = 200_000  # of a run, from a phase on
 # So many for each worker, if there is work for them: who is late leaves the others its last ones.
 CHUNKS_OF_WORKER = 4
 # Whether runs are shared whatever they gain (steps/choice.py); tests of workers say so.
@@ -38,8 +38,8 @@ def workers_of(works: Sequence[int], threads: int) -> int:
 
 
 def limits(units: Sequence[int], works: Sequence[int]) -> list[int]:
-    """By step: how many chunks are worthwhile, with WAKES if it is worth waking a worker for it and
-    what can be shared behind it."""
+    """By phase: how many chunks are worthwhile, with WAKES if it is worth waking a worker for it
+    and what can be shared behind it."""
     found = [
         max(1, min(unit, work // WORK_OF_CHUNK, WAKES - 1))
         for unit, work in zip(units, works, strict=True)

@@ -74,7 +74,8 @@ class Compiled:
     sizes: tuple[int, ...] = field(default=(), kw_only=True)
     # What the code may complain of, by the number that it notes.
     sites: tuple[Site, ...] = field(default=(), kw_only=True)
-    # By step: units that its work can be cut into, and nanoseconds that it may take.
+    # By phase (codegen/program.py): units that its work can be cut into, and nanoseconds that it
+    # may take.
     units: tuple[int, ...] = field(kw_only=True)
     works: tuple[int, ...] = field(kw_only=True)
 

@@ -1,34 +1,33 @@
-"""Threads without Python on the path: workers claim the chunks of a step, and nobody waits for one
+"""Threads without Python on the path: workers claim the chunks of a phase, and nobody waits for one
 who holds none.
 
-STATE is the phase of an executable with S steps: run * (S + 1), and one more than the number of the
-step that is worked on; 0 instead of that between runs. It only grows, so that whoever comes late
-sees that it is late. Each worker owns an equal range of a step's chunks and takes them from the
-front; who has none left takes others' from the back. A word for each worker says which are taken:
+A phase is a step, or several that need nothing of each other (phases.py). STATE says where an
+executable with P phases is: run * (P + 1), and one more than the number of the phase that is worked
+on; 0 instead of that between runs. It only grows, so that whoever comes late sees that it is late.
+Each worker owns an equal range of a phase's chunks and takes them from the front; who has none left
+takes others' from the back. A word for each worker says which are taken:
 
     state (48 bits) | taken from the front (8) | taken from the back (8)
 
 A word of an older state says that none is taken yet: nobody has to set the words up. To claim is to
 compare and swap such a word. It succeeds only while a chunk of that very state is left, hence while
-the step is not complete: a late worker never touches what a later step, or the caller, has.
+the phase is not complete: a late worker never touches what a later one, or the caller, has.
 
-The worker whose count of done chunks completes a step goes on to the next (`advance`): it does by
-itself the steps that are not worth sharing, or that nobody is awake for, looks at the conditions of
-branches, and announces the next shared step, or the end of the run. What is computed goes from one
-to the other through DONE and STATE: added to with release and acquire, and read with acquire.
-
-Steps run in order, also those that need nothing of each other. To share several of them as one unit
-of work would gain little: benchmarks/branches.py puts it at 1.2 % of SSD and less of other models.
+The worker whose count of done chunks completes a phase goes on to the next (`advance`): it does by
+itself those that are not worth sharing, or that nobody is awake for, looks at the conditions of
+branches, and announces the next that is shared, or the end of the run. What is computed goes from
+one to the other through DONE and STATE: added to with release and acquire, and read with acquire.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 import llvmlite.ir as ir
 
 from ..codegen.emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
-from ..codegen.program import Program
+from ..codegen.program import Phase, Program
 from ..isa.base import isa_of
 from ..kernels.control import Guard, guard_of
 from ..runtime.abi import (
@@ -67,7 +66,7 @@ def _internal(program: Program, name: str, result: ir.Type, args: list[ir.Type])
 
 
 def _entry(e: Emitter, context: Value, index: Value) -> Value:
-    """The step's word of the table CHUNKS."""
+    """The phase's word of the table CHUNKS."""
     return e.load(e.at(e.load(e.at(context, CHUNKS, PTR), PTR, 8), index, I32), I32, 4)
 
 
@@ -76,20 +75,20 @@ def _chunks(e: Emitter, entry: Value) -> Value:
 
 
 def _advance(program: Program) -> ir.Function:
-    """advance(at, worker, context): do the steps from here on, up to the first that is shared.
-    Returns its number; that behind the last step if there is none."""
+    """advance(at, worker, context): do the phases from here on, up to the first that is shared.
+    Returns its number; that behind the last if there is none."""
     function = _internal(program, "advance", I64, [I64, I64, PTR])
     e = Emitter(program.module, function, program.target)
     at, worker, context = function.args
     tell = teller(e, program, context)
     tell.mark()
     least = _least(e, context)
-    steps = program.steps
-    starts = [function.append_basic_block("step") for _ in range(len(steps) + 1)]
+    phases = program.phases
+    starts = [function.append_basic_block("phase") for _ in range(len(phases) + 1)]
     resume = e.b.switch(at, starts[-1])
     for index, start in enumerate(starts[:-1]):
         resume.add_case(I64(index), start)
-    for guard, group in groupby(range(len(steps)), lambda i: guard_of(steps[i].op)):
+    for guard, group in groupby(range(len(phases)), lambda i: _guard(program, phases[i])):
         numbers = list(group)
         for index in numbers:
             e.b.position_at_end(starts[index])
@@ -101,14 +100,23 @@ def _advance(program: Program) -> ir.Function:
             entry = _entry(e, context, I64(index))
             with e.when(e.b.icmp_unsigned(">=", entry, least)):
                 e.b.ret(I64(index))
-            tell.begin(worker, I64(index))
-            step = program.module.globals[steps[index].function]
-            e.b.call(step, [I64(0), I64(1), worker, context])
-            tell.end(worker, I64(index))
+            for step in phases[index].steps:
+                tell.begin(worker, I64(step))
+                _call(e, program, step, [I64(0), I64(1), worker, context])
+                tell.end(worker, I64(step))
             e.b.branch(starts[index + 1])
     e.b.position_at_end(starts[-1])
-    e.b.ret(I64(len(steps)))
+    e.b.ret(I64(len(phases)))
     return function
+
+
+def _guard(program: Program, phase: Phase) -> Guard:
+    """That of all its steps."""
+    return guard_of(program.steps[phase.steps[0]].op)
+
+
+def _call(e: Emitter, program: Program, step: int, given: Sequence[Value]) -> None:
+    e.b.call(program.module.globals[program.steps[step].function], given)
 
 
 def _least(e: Emitter, context: Value) -> Value:
@@ -153,43 +161,58 @@ def _holds(e: Emitter, program: Program, context: Value, guard: Guard) -> Value:
 
 
 def _perform(program: Program) -> ir.Function:
-    """perform(step, chunk, chunks, worker, context): compute a chunk."""
+    """perform(phase, chunk, chunks, worker, context): compute a chunk."""
     function = _internal(program, "perform", VOID, [I64, I64, I64, I64, PTR])
     e = Emitter(program.module, function, program.target)
     number, *given = function.args
     after = function.append_basic_block("after")
     choice = e.b.switch(number, after)
-    for index, step in enumerate(program.steps):
-        block = function.append_basic_block("step")
+    for index, phase in enumerate(program.phases):
+        block = function.append_basic_block("phase")
         choice.add_case(I64(index), block)
         e.b.position_at_end(block)
-        e.b.call(program.module.globals[step.function], given)
+        if len(phase.steps) > 1:
+            _pieces(e, program, phase, given)
+        else:
+            _call(e, program, phase.steps[0], given)
         e.b.branch(after)
     e.b.position_at_end(after)
     e.b.ret_void()
     return function
 
 
+def _pieces(e: Emitter, program: Program, phase: Phase, given: Sequence[Value]) -> None:
+    """The chunk's range of the pieces of all steps, one step's behind the other's."""
+    chunk, chunks, worker, context = given
+    most = I64(sum(phase.pieces))
+    begin = e.b.udiv(e.b.mul(chunk, most), chunks)
+    end = e.b.udiv(e.b.mul(e.b.add(chunk, I64(1)), most), chunks)
+    for step, pieces in zip(phase.steps, phase.pieces, strict=True):
+        with e.loop(e.smax(begin, I64(0)), e.smin(end, I64(pieces))) as piece:
+            _call(e, program, step, [piece, I64(pieces), worker, context])
+        begin, end = (e.b.sub(n, I64(pieces)) for n in (begin, end))
+
+
 def _toil(program: Program, advance: ir.Function) -> ir.Function:
-    """toil(state, worker, context): take part in this phase until the state has changed, or is seen
-    to have changed."""
+    """toil(state, worker, context): take part in the phase of this state until the state has
+    changed, or is seen to have changed."""
     function = _internal(program, "toil", VOID, [I64, I64, PTR])
     e = Emitter(program.module, function, program.target)
     state, worker, context = function.args
-    step = e.b.sub(_place(e, program, state), I64(1))
-    chunks = _chunks(e, _entry(e, context, step))
+    phase = e.b.sub(_place(e, program, state), I64(1))
+    chunks = _chunks(e, _entry(e, context, phase))
     workers = _workers(e, context)
     done = e.b.alloca(I64)
     e.store(I64(0), done, 8)
-    _claim_all(e, program, (state, step, chunks, worker, workers, context), done)
+    _claim_all(e, program, (state, phase, chunks, worker, workers, context), done)
     mine = e.load(done, I64, 8)
     with e.when(e.b.icmp_signed(">", mine, I64(0))):
         count = word(e, context, DONE)
         before = e.b.atomic_rmw("add", count, mine, "acq_rel")
         with e.when(e.b.icmp_signed("==", e.b.add(before, mine), chunks)):
             e.b.atomic_rmw("xchg", count, I64(0), "monotonic")
-            following = e.b.call(advance, [e.b.add(step, I64(1)), worker, context])
-            new = e.b.add(e.b.sub(state, step), following)
+            following = e.b.call(advance, [e.b.add(phase, I64(1)), worker, context])
+            new = e.b.add(e.b.sub(state, phase), following)
             _publish(e, program, context, new, following)
             e.b.ret_void()
     e.b.call(waiter(program), [context, worker, I64(0), state])
@@ -201,20 +224,21 @@ def _workers(e: Emitter, context: Value) -> Value:
     return e.b.zext(e.load(word(e, context, WORKERS), I32, 4), I64)
 
 
-def _publish(e: Emitter, program: Program, context: Value, state: Value, step: Value) -> None:
+def _publish(e: Emitter, program: Program, context: Value, state: Value, phase: Value) -> None:
     """Announce a phase: also to those who sleep if it is worth waking them, but to no more than
     there are chunks; at the end to the caller alone."""
-    over = e.b.icmp_signed("==", step, I64(len(program.steps)))
-    entry = _entry(e, context, step)
+    over = e.b.icmp_signed("==", phase, I64(len(program.phases)))
+    entry = _entry(e, context, phase)
     wakes = e.b.icmp_unsigned(">=", entry, e.load(word(e, context, FOR_ASLEEP), I32, 4))
     some = e.b.select(wakes, e.min(_workers(e, context), _chunks(e, entry)), I64(0))
     last = e.b.select(over, I64(1), some)
     e.b.call(announcer(program), [context, state, I64(0), last])
 
 
-def _claim_all(e: Emitter, program: Program, phase: tuple[Value, ...], done: Value) -> None:
-    """Claim and compute chunks, this worker's first, until none is left."""
-    state, step, chunks, worker, workers, context = phase
+def _claim_all(e: Emitter, program: Program, given: tuple[Value, ...], done: Value) -> None:
+    """Claim and compute chunks, this worker's first, until none is left. Code that tells has a
+    step in each phase: their numbers are the same."""
+    state, phase, chunks, worker, workers, context = given
     perform = _perform(program)
     tell = teller(e, program, context)
     tag = e.b.shl(state, I64(16))
@@ -247,10 +271,10 @@ def _claim_all(e: Emitter, program: Program, phase: tuple[Value, ...], done: Val
         e.b.position_at_end(work)
         before = e.load(done, I64, 8)
         with e.when(e.b.icmp_signed("==", before, I64(0))):
-            tell.begin(worker, step)
+            tell.begin(worker, phase)
         tell.mark()
-        e.b.call(perform, [step, chunk, chunks, worker, context])
-        tell.end(worker, step)
+        e.b.call(perform, [phase, chunk, chunks, worker, context])
+        tell.end(worker, phase)
         e.store(e.b.add(before, I64(1)), done, 8)
         e.b.branch(look)
         e.b.position_at_end(none)
@@ -272,9 +296,9 @@ def _emit_invoke(program: Program, advance: ir.Function, toil: ir.Function) -> i
     with e.when(several):
         e.b.call(choose(program), [context])
     before = read_state(e, context, "monotonic")
-    step = e.b.call(advance, [I64(0), me, context])
-    with e.when(e.b.icmp_signed("!=", step, I64(len(program.steps)))):
-        _publish(e, program, context, e.b.add(e.b.add(before, I64(1)), step), step)
+    phase = e.b.call(advance, [I64(0), me, context])
+    with e.when(e.b.icmp_signed("!=", phase, I64(len(program.phases)))):
+        _publish(e, program, context, e.b.add(e.b.add(before, I64(1)), phase), phase)
         head, work, over = map(invoke.append_basic_block, ("head", "work", "over"))
         e.b.branch(head)
         e.b.position_at_end(head)
@@ -300,8 +324,8 @@ def _is_idle(e: Emitter, program: Program, state: Value) -> Value:
 
 
 def _place(e: Emitter, program: Program, state: Value) -> Value:
-    """0 between runs, else one more than the number of the step."""
-    return e.b.urem(state, I64(len(program.steps) + 1))
+    """0 between runs, else one more than the number of the phase."""
+    return e.b.urem(state, I64(len(program.phases) + 1))
 
 
 def _emit_serve(program: Program, toil: ir.Function) -> None:
@@ -339,6 +363,6 @@ def _emit_stop(program: Program) -> None:
     e = Emitter(program.module, stop, program.target)
     (context,) = stop.args
     e.b.atomic_rmw("xchg", word(e, context, STOP), I32(1), "release")
-    state = e.b.add(read_state(e, context), I64(len(program.steps) + 1))
+    state = e.b.add(read_state(e, context), I64(len(program.phases) + 1))
     e.b.call(announcer(program), [context, state, I64(0), _workers(e, context)])
     e.b.ret_void()

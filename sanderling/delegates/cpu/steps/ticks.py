@@ -80,7 +80,7 @@ class Log(Silent):
         """A number that no other run of several workers has."""
         e = self.e
         state = e.b.load_atomic(word(e, self.context, STATE), "monotonic", 8, typ=I64)
-        return e.b.add(e.b.sub(state, e.b.urem(state, I64(len(self.program.steps) + 1))), I64(1))
+        return e.b.add(e.b.sub(state, e.b.urem(state, I64(len(self.program.phases) + 1))), I64(1))
 
     def begin(self, worker: Value, index: Value) -> None:
         e = self.e
