@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -77,6 +78,10 @@ def _llvm() -> object:
 # What a decoder raises at content that is not what it should be, whatever its checksum says.
 DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
           ArithmeticError, RecursionError)  # fmt: skip
+# What cannot be a file's name or content of a folder raises ValueError: a NUL, an odd character.
+UNUSABLE = (OSError, ValueError)
+# What an entry is called, and what is left of a writer that was killed.
+_ENTRY = re.compile(r"[0-9a-f]{40}(\.[a-z]+)?|\.new-[0-9a-f]{16}")
 # An entry is opened as it lies there: not what a link leads to, and a pipe does not wait.
 _READ = os.O_RDONLY | sum(getattr(os, f"O_{k}", 0) for k in ("NOFOLLOW", "NONBLOCK", "CLOEXEC"))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -122,7 +127,7 @@ class Store:
             return None
         try:
             handle = self._open(name)
-        except OSError:
+        except UNUSABLE:
             return None
         if handle is None:
             return None
@@ -181,30 +186,35 @@ class Store:
                     return False
                 for name, pieces in entries.items():
                     _write_beside(name, pieces, folder)
-        except OSError as error:
+        except UNUSABLE as error:
             _warn_once(f"compiled code cannot be kept in {self.folder}: {error}", self.advice)
             return False
         return True
 
     def evict(self) -> None:
-        """Remove the entries that have not been used for longest until the rest fits."""
-        if self.folder is None:
-            return
-        entries = []
-        for path in self.folder.iterdir():
-            try:
-                status = path.lstat()
-            except OSError:  # somebody else removed it
-                continue
-            if stat.S_ISDIR(status.st_mode):  # of another kind, with rules of its own
-                continue
-            entries.append((status.st_mtime_ns, status.st_size, path))
-        excess = sum(size for _, size, _ in entries) - CACHE_SIZE.size()
-        for _, size, path in sorted(entries):
+        """Remove the entries that have not been used for longest until the rest fits. What else
+        lies in the folder is somebody's own."""
+        most = CACHE_SIZE.size()
+        entries = sorted(self._entries())
+        excess = sum(size for _, size, _ in entries) - most
+        for _, size, path in entries:
             if excess <= 0:
                 return
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             excess -= size
+
+    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+        """Times, sizes and paths. Others may remove what is found, or all of the folder."""
+        if self.folder is None:
+            return
+        with suppress(*UNUSABLE):
+            for path in self.folder.iterdir():
+                if not _ENTRY.fullmatch(path.name):
+                    continue
+                with suppress(OSError):
+                    status = path.lstat()
+                    yield status.st_mtime_ns, status.st_size, path
 
 
 def _write_beside(name: str, pieces: Iterable[bytes | memoryview], folder: int) -> None:

@@ -37,6 +37,7 @@ BROADCAST: list[Shapes] = [
 SHAPES = SAME + BROADCAST
 FEW: list[Shapes] = [((2, 3), (2, 3)), ((1, 4, 4, 3), (3,)), ((1, 3, 1), (2, 1, 4))]
 ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1", "TANH")
+APART = [3.4e38, -3e38, 1e30, -1e20, 1e15, 1e12, 96704.0, -104.0, 7.0, 0.3, -1e-3, 3e-30, 1.2e-38]
 SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5, 3e38, -3e38, 1e-40]
 
 
@@ -393,6 +394,7 @@ def _floor() -> list[Case]:
     rows += [
         case("FLOOR_DIV", *pairs([x for x in SPECIAL if x != 0]), name="special", version=2),
         case("FLOOR_MOD", *pairs(SPECIAL), name="special", version=2),
+        case("FLOOR_MOD", *pairs(APART), name="large quotients", version=2),
     ]
     rows += [case("FLOOR_DIV", *pairs(LARGE, "i32"), name="overflow", version=2)]
     rows += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -20,7 +21,7 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.delegates.cpu.isa import targets
 from sanderling.delegates.cpu.runtime import cache
 from sanderling.delegates.cpu.runtime.cache import Cache, fingerprint
-from sanderling.errors import CacheWarning
+from sanderling.errors import CacheWarning, FallbackWarning
 from sanderling.ir import Array, Model
 from sanderling.runtime.session import Session
 from tests.support.conv_stacks import feed, stack
@@ -310,6 +311,52 @@ def test_the_size_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("SANDERLING_CACHE_SIZE", str(room))
     run(models[2])
     assert not second.exists() and first.exists() and len(entries(folder)) == 2
+
+
+def test_files_of_others_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may name a folder that holds more than our entries."""
+    folder.mkdir()
+    theirs = [folder / name for name in ("thesis.odt", "a" * 40 + ".tar.gz", ".new-model")]
+    for path in theirs:
+        path.write_bytes(bytes(4096))
+        os.utime(path, ns=(0, 0))
+    killed = folder / f".new-{'0f' * 8}"
+    killed.write_bytes(bytes(4096))
+    os.utime(killed, ns=(0, 0))
+    monkeypatch.setenv("SANDERLING_CACHE_SIZE", "1")
+    run(stack())
+    assert not entries(folder) and not killed.exists()
+    assert all(path.exists() for path in theirs)
+
+
+def test_a_folder_that_goes_away_meanwhile_costs_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was compiled is run, whoever removes the folder right after it was written to."""
+    expected = run(stack())
+    write = Cache.write
+
+    def write_and_lose(cache: Cache, name: str, pieces: Any) -> bool:
+        found = write(cache, name, pieces)
+        shutil.rmtree(folder)
+        return found
+
+    monkeypatch.setattr(Cache, "write", write_and_lose)
+    shutil.rmtree(folder)
+    forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        np.testing.assert_array_equal(run(stack()), expected)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_a_folder_that_no_system_can_name(name: str, tmp_path: Path) -> None:
+    store._warn_once.cache_clear()
+    cache = Cache(str(tmp_path / name))
+    with pytest.warns(CacheWarning, match="compiled code cannot be kept in"):
+        assert not cache.write("0" * 40, [b"content"])
+    assert cache.read("0" * 40, lambda handle: handle) is None
+    cache.evict()
 
 
 def test_off_and_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

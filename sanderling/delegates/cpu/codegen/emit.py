@@ -409,6 +409,12 @@ class Emitter:
             found = ir.Function(self.module, ir.FunctionType(result, [a.type for a in args]), name)
         return self.b.call(found, args)
 
+    def any(self, lanes: Value) -> Value:
+        """Whether one of these bits is set."""
+        if not is_vector(lanes.type):
+            return lanes
+        return self.call(f"llvm.vector.reduce.or.{suffix(lanes.type)}", I1, lanes)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c; in two roundings where the target has no instruction: LLVM would call libm."""
         if not self.target.fma:

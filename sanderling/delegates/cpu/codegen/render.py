@@ -185,12 +185,13 @@ def _whole_quotient(
 
 
 def _floor_mod(r: Renderer, node: Expr, a: Value, b: Value) -> Value:
-    """The sign is the divisor's. Floats: exact while the quotient has less than 29 bits."""
+    """The sign is the divisor's."""
     e = r.e
     if _kind(node) != "f":
         return e.b.sub(a, e.b.mul(_floor_div(r, node, a, b), b))
     wide = like(a.type, F64)
     x, y = (v if v.type == wide else e.b.fpext(v, wide) for v in (a, b))
+    x = _nearer(e, x, y)
     product = e.b.fmul(vmath.trunc(e, e.b.fdiv(x, y)), y)
     endless = e.b.fcmp_ordered("==", vmath.absolute(e, y), e.const(wide, np.inf))
     inside = e.b.fcmp_ordered("<", vmath.absolute(e, x), e.const(wide, np.inf))
@@ -200,6 +201,36 @@ def _floor_mod(r: Renderer, node: Expr, a: Value, b: Value) -> Value:
     turned = e.b.and_(turned, e.b.fcmp_unordered("!=", rest, zero))
     rest = e.b.select(turned, e.b.fadd(rest, y), rest)
     return rest if a.type == wide else e.b.fptrunc(rest, a.type)
+
+
+# Bits of a quotient whose product with a float32 is exact in double, and how often they have to be
+# taken off the largest quotient of two such numbers, 2**276.
+EXACT_BITS, MOST_TURNS = 28, 10
+
+
+def _nearer(e: Emitter, x: Value, y: Value) -> Value:
+    """x less multiples of y, so that the product of y and their whole quotient is exact."""
+    t, magnitude = x.type, vmath.absolute(e, y)
+    limit = e.b.fmul(magnitude, e.const(t, 2.0**EXACT_BITS))
+    cleared = e.const(like(t, I64), -(1 << (53 - EXACT_BITS)))
+
+    def is_far(rest: Value) -> Value:
+        inside = e.b.fcmp_ordered("<", vmath.absolute(e, rest), e.const(t, np.inf))
+        beyond = e.b.fcmp_ordered(">=", vmath.absolute(e, rest), limit)
+        counts = e.b.fcmp_ordered(">", magnitude, e.const(t, 0))
+        return e.b.and_(e.b.and_(inside, beyond), counts)
+
+    before, far = e.b.block, is_far(x)
+    with e.b.if_then(e.any(far), likely=False):
+        with e.loop(0, MOST_TURNS, carry=[x]) as (_, (rest,)):
+            first_bits = e.b.and_(e.b.bitcast(e.b.fdiv(rest, y), cleared.type), cleared)
+            less = e.b.fsub(rest, e.b.fmul(e.b.bitcast(first_bits, t), y))
+            e.carry([e.b.select(is_far(rest), less, rest)])
+        (near,), inside = e.carried, e.b.block
+    found = e.b.phi(t)
+    found.add_incoming(near, inside)
+    found.add_incoming(x, before)
+    return found
 
 
 def _compare(sign: str) -> Rule:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from .emit import F64, I1, I32, I64, Emitter, Value, is_vector, like, suffix
+from .emit import F64, I32, I64, Emitter, Value, like
 from .vector_math import ROUNDING, absolute, copy_sign, polynomial
 
 # (sin(r) - r) / r**3 in r**2 for |r| <= pi / 2, minimax: 0.1 units of 2**-24
@@ -63,7 +63,7 @@ def _circular(e: Emitter, x: Value, turn: int) -> Value:
     limit = e.const(x.type, NEAR if e.target.fma else NEAR_PARTS)
     far = e.b.not_(e.b.fcmp_ordered("<=", absolute(e, x), limit))  # and NaN
     before = e.b.block
-    with e.b.if_then(_any(e, far), likely=False):
+    with e.b.if_then(e.any(far), likely=False):
         r_far, odd_far = _far(e, x, turn)
         r_mixed, odd_mixed = e.b.select(far, r_far, r), e.b.select(far, odd_far, odd)
         inside = e.b.block
@@ -78,12 +78,6 @@ def _circular(e: Emitter, x: Value, turn: int) -> Value:
     sine = e.fma(e.b.fmul(square, r), polynomial(e, square, SIN), r)
     sign = e.b.shl(odd, e.const(odd.type, 31))
     return e.b.bitcast(e.b.xor(e.b.bitcast(sine, odd.type), sign), x.type)
-
-
-def _any(e: Emitter, lanes: Value) -> Value:
-    if not is_vector(lanes.type):
-        return lanes
-    return e.call(f"llvm.vector.reduce.or.{suffix(lanes.type)}", I1, lanes)
 
 
 def _near(e: Emitter, x: Value, turn: int) -> tuple[Value, Value]:

@@ -202,7 +202,7 @@ def _collect(
     with e.loop(0, vectors, carry=[I64(0), e.sub(most, over)]) as (i, (count, ties)):
         first = e.mul(i, lanes)
         here = e.b.icmp_signed(">=", e.load(e.at(keys, first, I32), t), bound)
-        some = e.call(f"llvm.vector.reduce.or.{suffix(here.type)}", I1, here)
+        some = e.any(here)
         end = e.b.select(some, e.min(e.add(first, lanes), n), first)
         with e.loop(first, end, carry=[count, ties]) as (j, (filled, left)):
             key = e.load(e.at(keys, j, I32), I32)
