@@ -86,6 +86,7 @@ def test_accelerators_say_it_too(tmp_path: Path) -> None:
     path = stored(tmp_path, half())
     said = call("inspect", path, "--delegate", "gpu:sanderling").stdout
     assert "2 ops on gpu:sanderling; 2 ops of constants are computed once" in said
+    assert "estimated" not in said  # no figures are stated for the borders of our own
     ((record,),) = answer("inspect", path, "--delegate", "gpu:sanderling")["accelerators"]
     assert [op["delegate"] for op in record["ops"]][:2] == ["constant"] * 2
     # TensorFlow Lite's own delegate gets these ops, and expands the weights itself.

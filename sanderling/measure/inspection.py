@@ -20,6 +20,7 @@ from ..progress import waiting
 from ..rules import Judgement, judge
 from ..rules import names as rule_names
 from ..rules.judgement import is_inner
+from ..rules.rule import NO_COST
 from ..rules.tables import suggestion
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, Options, PlainDelegate
@@ -58,9 +59,9 @@ def inspect(
     With delegates: also which ops each would take, and why it refuses the others. Those that can
     run here share the model out among them as in a session, which computes ops of constants once
     (`folded`); `lacks` says where one of them runs nothing. Accelerators of which only the rules
-    are known (sanderling.rules.names()) are each asked by themselves. shapes: of the main graph's inputs, by
-    name, for open dimensions. Figures that depend on shapes (macs, arena)
-    are None where the model cannot run on them, and the graph's `problem` says why.
+    are known (sanderling.rules.names()) are each asked by themselves. shapes: of the main graph's
+    inputs, by name, for open dimensions. Figures that depend on shapes (macs, arena) are None where
+    the model cannot run on them, and the graph's `problem` says why.
     """
     source = model if isinstance(model, Model) else load(model)
     at = known_shapes(source, shapes or {})
@@ -557,7 +558,8 @@ def _crossing(found: Judgement) -> Record:
     ways = (
         (c.tensor, name if c.to_delegate else "cpu", c.is_inner, c.is_state) for c in found.crossing
     )
-    return _crossing_record(ways) | {"estimated_us": found.cost_us}
+    costs = found.table.border != NO_COST
+    return _crossing_record(ways) | {"estimated_us": found.cost_us if costs else None}
 
 
 def _crossing_record(ways: Iterable[tuple[Tensor, str, bool, bool]]) -> Record:
