@@ -400,9 +400,10 @@ def _parts(record: Record) -> str:
         are = "is" if record["folded"] == 1 else "are"
         said.append(f"{plural(record['folded'], 'op')} of constants {are} computed once")
     text = "; ".join(said) or "no ops"
-    if not record.get("lacks"):
-        return f"delegation: {text}"
-    return _fitted(f"delegation: {record['lacks']}") + f"\nby its rules alone: {text}"
+    lacks = record.get("lacks")
+    if not lacks:
+        return _fitted(f"delegation: {text}")
+    return "\n".join([_fitted(f"delegation: {lacks}"), _fitted(f"by its rules alone: {text}")])
 
 
 def _accepted(op: Record) -> str:

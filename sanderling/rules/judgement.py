@@ -72,7 +72,8 @@ class Judgement:
 
     @property
     def taken(self) -> int:
-        return sum(v.is_taken for v in self.verdicts) - len(self.folded)
+        run = {op for part in self.parts for op in part.ops}
+        return sum(v.is_taken and v.op in run for v in self.verdicts)
 
     @property
     def is_whole(self) -> bool:
