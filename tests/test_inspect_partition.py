@@ -15,6 +15,7 @@ from sanderling.rewrites.driver import rewrite
 from sanderling.rules import judge
 from sanderling.runtime.delegate import Delegate, Options, PlainExecutable
 
+from .conformance.cases_control import accumulator
 from .support.command_line import answer, call, stored
 from .support.fake_delegates import Some
 
@@ -159,3 +160,11 @@ def test_a_graph_without_ops(tmp_path: Path) -> None:
     graph.outputs = [graph.input("x", F, (1, 3))]
     said = call("inspect", stored(tmp_path, Model([graph])), "--delegate", "reference").stdout
     assert "delegation: no ops\n" in said and "0 parts" not in said
+
+
+def test_handles_and_first_calls_are_the_plans() -> None:
+    model = Model(accumulator("f32", (3,)))
+    ours = describe(model, ["cpu"])["delegates"][0]
+    found = judge(model, "cpu")
+    assert [op["delegate"] for op in ours["ops"]].count("plan") > 0
+    assert found.taken == sum(len(part.ops) for part in found.parts) == ours["parts"][0]["ops"]
