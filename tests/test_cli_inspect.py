@@ -302,10 +302,24 @@ def test_inspect_an_accelerator_by_its_rules() -> None:
     ("run", "nnapi:29", "only the rules of nnapi are known, for `inspect` and `rewrite`"),
     ("run", "xnnpack", "to run on it here: litert"),
     ("run", "litrt", "did you mean litert? "),
+    ("inspect", "GPU", "did you mean gpu? "),
+    ("run", "GPU", "did you mean gpu? "),
+    ("run", "NNAPI", "only the rules of nnapi are known, for `inspect` and `rewrite`"),
+    ("run", "gpu:tflite", "'gpu:tflite' is a table of rules, for `inspect` and `rewrite`"),
+    ("run", "gpu:sanderling", "to run a model here, name the delegate: gpu"),
+    ("run", "coreml:2", "'coreml:2' is a table of rules, for `inspect` and `rewrite`"),
+    ("inspect", "gpu:lite", "the rules of gpu are: gpu, gpu:litert, "),
+    ("inspect", "gpu:timeout=0", "cannot be '0' give a number of seconds, more than 0"),
 ])  # fmt: skip
 def test_names_of_delegates_that_are_not_known(verb: str, name: str, said: str) -> None:
     result = call(verb, F32, "--delegate", name, status=2)
     assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("name", ["gpu:backend=vulkan", "gpu:backend", "gpu:speed=1"])
+def test_a_wrong_option_is_no_table_of_rules(name: str) -> None:
+    said = [call(verb, F32, "--delegate", name, status=2).output for verb in ("inspect", "run")]
+    assert said[0] == said[1] and "the rules of" not in said[0]
 
 
 def test_inspect_all_accelerators() -> None:

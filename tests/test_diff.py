@@ -349,6 +349,12 @@ def test_other_engines_need_a_file() -> None:
         diff(small(), engine_b="litert")
 
 
+def test_litert_says_nothing_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ai_edge_litert")
+    diff(F32, engine_b="litert", runs=1)
+    assert "INFO" not in capfd.readouterr().err
+
+
 def test_networks_that_have_nothing_in_common() -> None:
     other = small()
     other.main.ops[0].name = "FLOOR"

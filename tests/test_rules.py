@@ -19,7 +19,7 @@ from sanderling.rules.model_types import COLUMNS, COUNTED_OUT, TYPES, model_type
 from sanderling.rules.nnapi import LEVELS, NAMES
 from sanderling.rules.rule import KINDS
 from sanderling.rules.tables import HOMES, MODULES, OURS
-from sanderling.runtime.registry import RULES_ONLY
+from sanderling.runtime.registry import RULES_BEHIND_A_COLON, RULES_ONLY, delegate_names
 
 from .conformance.cases import CASES as ROWS
 from .support.gpu_cases import CASES, GpuCase
@@ -613,6 +613,8 @@ def test_names() -> None:
         ours = judge(Model([chain("aza")]), name)
         assert ours.taken and ours.table.name == name
     assert find_table("gpu:tflite").rows == find_table("gpu").rows
+    behind = {f"{kind}:{level}" for kind, known in RULES_BEHIND_A_COLON.items() for level in known}
+    assert behind == {n for n in names() if ":" in n and n.partition(":")[0] in delegate_names()}
 
 
 @pytest.mark.parametrize("name", [n for n in names() if n not in OURS])

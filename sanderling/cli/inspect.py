@@ -14,7 +14,7 @@ from ..glyphs import wrapped
 from ..ir import Model, Shape
 from ..ir.text import to_text
 from ..measure import inspect as describe
-from ..measure.inspection import known_shapes
+from ..measure.inspection import FOLDED, known_shapes
 from ..runtime.arena import plan_graph
 from ..tables import IN_FILES, facts, table, width
 from ..units import byte_size, si
@@ -105,14 +105,18 @@ def _add_rewrites(record: Record, source: Model) -> None:
     """Name what may stand in the place of ops that an accelerator's rules refuse."""
     answers = [a for of_graph in record.get("accelerators", ()) for a in of_graph]
     answers += [a for a in record.get("delegates", ()) if a["delegate"] in RULES]
-    refusing = {_rules(a) for a in answers if a["taken"] < len(a["ops"])}
+    refusing = {_rules(a) for a in answers if _has_refused(a)}
     if not refusing:
         return
     from ..rewrites.driver import rewrites_to_try  # the quantiser, as above
 
     found = {name: rewrites_to_try(source, name) for name in refusing}
     for a in answers:
-        a["rewrites"] = found[_rules(a)] if a["taken"] < len(a["ops"]) else []
+        a["rewrites"] = found[_rules(a)] if _has_refused(a) else []
+
+
+def _has_refused(answer: Record) -> bool:
+    return any(op["refusals"] for op in answer["ops"])
 
 
 def _rules(answer: Record) -> str:
@@ -371,22 +375,40 @@ def _short_quant(tensor: Record) -> str:
 def _delegation(record: Record, every: bool) -> list[str]:
     """Who runs what, and why not another: of delegates that are here, and of those that are known
     by their rules. every: ops that nobody refused, too."""
-    parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
     sources = _numbered(r.get("source") for op in record["ops"] for r in op["refusals"])
     rows = [
         (op["index"], op["name"], r["delegate"], op["output"], _cited(r, sources))
         for op in record["ops"]
-        for r in op["refusals"] or [{"delegate": "", "reason": "yes"}] * every
+        for r in op["refusals"] or [{"delegate": "", "reason": _accepted(op)}] * every
     ]
     columns = ["op", "refused by", "~output", "|because"]
     refused = (
         table([">#", *columns], rows) if every else table(["%#", ">ops", *columns], _grouped(rows))
     )
-    lines = [f"delegation: {plural(len(record['parts']), 'part')}: {parts}", refused]
+    lines = [_parts(record), refused]
     lines += [_bibliography(sources)] if sources else []
     lines = list(filter(None, [*lines, _rewrites(record)]))
     lines += [_borders(record["crossing"])] if record["taken"] else []
     return [*lines, *_device(record)]
+
+
+def _parts(record: Record) -> str:
+    """Who runs how much; where somebody can run nothing here, what is so by the rules alone."""
+    parts = ", ".join(f"{plural(p['ops'], 'op')} on {p['delegate']}" for p in record["parts"])
+    said = [f"{plural(len(record['parts']), 'part')}: {parts}"] if parts else []
+    if record["folded"]:
+        are = "is" if record["folded"] == 1 else "are"
+        said.append(f"{plural(record['folded'], 'op')} of constants {are} computed once")
+    text = "; ".join(said) or "no ops"
+    lacks = record.get("lacks")
+    if not lacks:
+        return _fitted(f"delegation: {text}")
+    return "\n".join([_fitted(f"delegation: {lacks}"), _fitted(f"by its rules alone: {text}")])
+
+
+def _accepted(op: Record) -> str:
+    """Of an op that nobody refuses."""
+    return "yes, computed once" if op["delegate"] == FOLDED else "yes"
 
 
 MOST_HINTS = 6
@@ -394,9 +416,8 @@ MOST_HINTS = 6
 
 def _device(record: Record) -> list[str]:
     """What the gpu delegate adds: an estimate, and channels that cost more than they are."""
-    lines = [f"no device is here: {record['lacks']}"] if record.get("lacks") else []
     found = record.get("estimate")
-    lines += [_fitted(found["text"])] if found else []
+    lines = [_fitted(found["text"])] if found else []
     lines += ["\n".join(map(_fitted, record["remarks"]))] if record.get("remarks") else []
     hints = record.get("hints", [])
     rows = [
@@ -450,11 +471,21 @@ def _bibliography(sources: Mapping[str, int]) -> str:
 
 
 def _borders(crossing: Record) -> str:
-    inner, count = crossing["inner_tensors"], crossing["tensors"]
-    least = f"{plural(inner, 'tensor')} of {byte_size(crossing['inner_bytes'])}"
+    kinds = (("inner", "only because ops are refused"), ("state", "because they are states"))
+    some = [
+        f"{_tensors_of(crossing, f'{kind}_')} {why}"
+        for kind, why in kinds
+        if crossing[f"{kind}_tensors"]
+    ]
     cost = crossing["estimated_us"]
     return _fitted(
-        f"borders: {plural(count, 'tensor')} of {byte_size(crossing['bytes'])} in a run"
-        + (f", of which {least} only because ops are refused" if inner else "")
+        f"borders: {_tensors_of(crossing)} in a run"
+        + (f", of which {' and '.join(some)}" if some else "")
         + ("" if cost is None else f"; estimated at {cost / 1e3:.2f} ms")
     )
+
+
+def _tensors_of(crossing: Record, kind: str = "") -> str:
+    """How many cross, and their bytes; kind: the beginning of the two names in the record."""
+    count = plural(crossing[f"{kind}tensors"], "tensor")
+    return f"{count} of {byte_size(crossing[f'{kind}bytes'])}"

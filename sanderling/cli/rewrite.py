@@ -127,7 +127,7 @@ def rewrite(
         failed = [f"(run by {one.engine}) {text}" for one in answers for text in one.failed]
         if file and not failed:
             write_target(file, dump(made.model))
-            _say_unchanged(made)
+            _say_unchanged(made, output)
         record = made.to_json() | {"answers": [one.to_json() for one in answers]}
         if not target.write(record | {"written": str(output) if file and not failed else None}):
             _print(made, answers)
@@ -167,9 +167,10 @@ def _answers(
     return compare_answers(source, made, arrays, runs, seed, Bound(made.is_exact, snr=snr))
 
 
-def _say_unchanged(made: Rewritten) -> None:
+def _say_unchanged(made: Rewritten, output: Path | None) -> None:
+    """The report says why; who asks for the record alone hears of it all the same."""
     if not made.changes:
-        say(f"{_unchanged(made)}: it holds the model as it was")
+        say(f"{output} holds the model as it was")
 
 
 def _unchanged(made: Rewritten) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..delegates.engines.messages import heard
 from ..delegates.engines.onnxruntime import in_order, session_of
 from ..delegates.engines.openvino import compile_file, ports
 from ..delegates.engines.packages import PACKAGES, import_package
@@ -180,7 +181,8 @@ def litert(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
         keeps the interpreter from running."""
         return interpreter._interpreter
 
-    core().AllocateTensors(graph)
+    with heard():  # it tells of its delegates; what is wrong with a model is in the error
+        core().AllocateTensors(graph)
     sizes = [interpreter._get_tensor_details(i, graph)["shape"] for i in inputs]
     for place, size, array in zip(inputs, sizes, job.inputs, strict=True):
         if tuple(size) != array.shape:

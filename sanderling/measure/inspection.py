@@ -19,13 +19,23 @@ from ..ops.execute import new_state
 from ..progress import waiting
 from ..rules import Judgement, judge
 from ..rules import names as rule_names
+from ..rules.judgement import is_inner
+from ..rules.rule import NO_COST
 from ..rules.tables import suggestion
 from ..runtime.arena import plan_graph
 from ..runtime.delegate import Delegate, Options, PlainDelegate
+from ..runtime.delegate_options import NoSuchOption
 from ..runtime.partition import Limits, Part, partition
+from ..runtime.partitionable import Partitionable, partitionable
 from ..runtime.planner import ops_before
-from ..runtime.registry import FALLBACK, delegate_names, find_delegate, is_delegate_name, resolve
-from ..runtime.resources import lift
+from ..runtime.registry import (
+    FALLBACK,
+    RULES_BEHIND_A_COLON,
+    delegate_names,
+    find_delegate,
+    is_delegate_name,
+    resolve,
+)
 from ..runtime.specialise import specialise
 from .inputs import input_shapes
 
@@ -34,6 +44,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "sanderling.inspect/1"
 Record = dict[str, Any]
+# Who has the ops that no delegate is asked about: the plan has handles and first calls; what
+# depends on constants alone is computed once.
+PLAN, FOLDED = "plan", "constant"
 
 
 def inspect(
@@ -44,10 +57,11 @@ def inspect(
     """Everything about a model that can be known without running it.
 
     With delegates: also which ops each would take, and why it refuses the others. Those that can
-    run here share the model out among them; accelerators of which only the rules are known
-    (sanderling.rules.names()) are each asked by themselves. shapes: of the main graph's inputs, by
-    name, for open dimensions. Figures that depend on shapes (macs, arena)
-    are None where the model cannot run on them, and the graph's `problem` says why.
+    run here share the model out among them as in a session, which computes ops of constants once
+    (`folded`); `lacks` says where one of them runs nothing. Accelerators of which only the rules
+    are known (sanderling.rules.names()) are each asked by themselves. shapes: of the main graph's
+    inputs, by name, for open dimensions. Figures that depend on shapes (macs, arena) are None where
+    the model cannot run on them, and the graph's `problem` says why.
     """
     source = model if isinstance(model, Model) else load(model)
     at = known_shapes(source, shapes or {})
@@ -104,7 +118,7 @@ def _check_known(name: str | PlainDelegate) -> None:
     try:
         find_delegate(name)
     except InputError as error:
-        if not isinstance(name, str):
+        if not isinstance(name, str) or _is_about_options(name, error):
             raise
         known = (
             error.fix if is_delegate_name(name) else f"delegates are: {', '.join(delegate_names())}"
@@ -112,6 +126,14 @@ def _check_known(name: str | PlainDelegate) -> None:
         what = error.what if is_delegate_name(name) else f"there is no delegate '{name}'"
         fix = f"{suggestion(name, delegate_names())}; {known}"
         raise InputError(what, where=error.where, fix=fix) from error
+
+
+def _is_about_options(name: str, error: InputError) -> bool:
+    """Whether a delegate was named with options, and not what may be meant as a table of rules: a
+    word behind a colon that is no option, where such tables are."""
+    has_tables = name.partition(":")[0] in RULES_BEHIND_A_COLON
+    is_word = "=" not in name and isinstance(error.__cause__, NoSuchOption)
+    return is_delegate_name(name) and not (has_tables and is_word)
 
 
 def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
@@ -389,34 +411,49 @@ def _through_expansion(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _special(known: Known, delegates: Sequence[Delegate] = ()) -> Graph:
+def _special(known: Known) -> Graph:
     """The graph at its shapes; as it stands if it cannot run: the delegates say why."""
     try:
         shapes = [known.shape(t) or t.shape for t in known.given.inputs]
-        return specialise(known.given, shapes, delegates)[0]
+        return specialise(known.given, shapes)[0]
     except SanderlingError:
         return known.given
 
 
+def _ready(known: Known, delegates: Sequence[Delegate]) -> Partitionable:
+    """What a session partitions; the graph as it stands where it cannot run."""
+    shapes = [known.shape(t) or t.shape for t in known.given.inputs]
+    try:
+        return partitionable(known.given, shapes, delegates, new_state())
+    except SanderlingError:
+        return Partitionable(known.given, {}, list(known.given.ops))
+
+
 def _delegation(known: Known, delegates: Sequence[str | PlainDelegate]) -> Record:
     chosen = resolve(delegates)
-    graph, special = known.given, _special(known, chosen)
-    ops = list(special.ops)
-    if special is not graph and len(chosen) > 1:
-        lift(special, new_state())
-    found = partition(special, chosen, Limits())
+    ready = _ready(known, chosen)
+    found = partition(ready.graph, chosen, Limits())
     # Handles and first calls are the plan's: no delegate runs them.
-    names = dict.fromkeys(ops, "plan") | {op: p.delegate.name for p in found.parts for op in p.ops}
+    names = dict.fromkeys(ready.ops, PLAN) | dict.fromkeys(ready.folded, FOLDED)
+    names |= {op: p.delegate.name for p in found.parts for op in p.ops}
     refusals = {
         op: [{"delegate": r.delegate, "reason": r.reason} for r in rs]
         for op, rs in found.refusals.items()
     }
     record = {
-        "graph": graph.name,
+        "graph": known.given.name,
         "parts": [{"delegate": p.delegate.name, "ops": len(p.ops)} for p in found.parts],
-        "ops": _asked_ops(ops, names, refusals),
+        "folded": len(ready.folded),
+        "lacks": "; ".join(filter(None, map(_lack, chosen))),
+        "ops": _asked_ops(ready.ops, names, refusals),
     }
-    return record | _about_delegated(special, found.parts, chosen)
+    return record | _about_delegated(ready.graph, found.parts, chosen)
+
+
+def _lack(delegate: Delegate) -> str:
+    """What keeps it from running anything here: the machine, or an option of its own."""
+    why = delegate.lacks()
+    return f"'{delegate.name}' runs nothing here: {why}" if why else ""
 
 
 def _about_delegated(graph: Graph, parts: Sequence[Part], delegates: Sequence[Delegate]) -> Record:
@@ -429,7 +466,8 @@ def _about_delegated(graph: Graph, parts: Sequence[Part], delegates: Sequence[De
         "delegate": delegates[0].name,
         "taken": sum(len(p.ops) for p in own),
         "crossing": _crossing_record(
-            (t, p.delegate.name if to else "cpu", t not in ends) for p, t, to in ways
+            (t, p.delegate.name if to else "cpu", is_inner(t, ends), t.is_variable)
+            for p, t, to in ways
         ),
     }
     from ..delegates.gpu.delegate import GpuDelegate
@@ -444,9 +482,8 @@ def _about_device(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> Reco
 
     own = [op for p in parts if p.delegate is gpu for op in p.ops]
     hints = [hint.to_json() for hint in channel_hints(own, graph.inputs)]
-    lacks = gpu.lacks()
-    found: Record = {"hints": hints, "lacks": lacks, "estimate": None, "remarks": []}
-    if not own or lacks:
+    found: Record = {"hints": hints, "estimate": None, "remarks": []}
+    if not own or gpu.lacks():
         return found
     try:
         found["remarks"] = _remarks(graph, parts, gpu)
@@ -489,7 +526,9 @@ def _asked_ops(
 def _judged(known: Known, name: str) -> Record:
     """The same of an accelerator that is known by its rules, and what crosses its borders."""
     found = judge(_special(known), name)
-    names = {op: part.name for part in found.parts for op in part.ops}
+    names = {v.op: PLAN for v in found.verdicts}
+    names |= {found.verdicts[place].op: FOLDED for place in found.folded}
+    names |= {op: part.name for part in found.parts for op in part.ops}
     refusals = {
         v.op: [
             {
@@ -508,6 +547,7 @@ def _judged(known: Known, name: str) -> Record:
         "title": found.table.title,
         "taken": found.taken,
         "parts": [{"delegate": p.name, "ops": len(p.ops)} for p in found.parts],
+        "folded": len(found.folded),
         "ops": _asked_ops([v.op for v in found.verdicts], names, refusals),
         "crossing": _crossing(found),
     }
@@ -515,21 +555,28 @@ def _judged(known: Known, name: str) -> Record:
 
 def _crossing(found: Judgement) -> Record:
     name = found.table.name
-    ways = ((c.tensor, name if c.to_delegate else "cpu", c.is_inner) for c in found.crossing)
-    return _crossing_record(ways) | {"estimated_us": found.cost_us}
+    ways = (
+        (c.tensor, name if c.to_delegate else "cpu", c.is_inner, c.is_state) for c in found.crossing
+    )
+    costs = found.table.border != NO_COST
+    return _crossing_record(ways) | {"estimated_us": found.cost_us if costs else None}
 
 
-def _crossing_record(ways: Iterable[tuple[Tensor, str, bool]]) -> Record:
-    """ways: tensors, who gets them, and whether they are neither fed nor a result of the model."""
+def _crossing_record(ways: Iterable[tuple[Tensor, str, bool, bool]]) -> Record:
+    """ways: tensors, who gets them, whether they cross only because ops are refused, and whether
+    they are states."""
     each = [
-        {"tensor": t.name, "bytes": t.nbytes, "to": to, "inner": inner} for t, to, inner in ways
+        {"tensor": t.name, "bytes": t.nbytes, "to": to, "inner": inner, "state": state}
+        for t, to, inner, state in ways
     ]
-    inner = [row["bytes"] for row in each if row["inner"]]
+    inner, states = ([row["bytes"] for row in each if row[kind]] for kind in ("inner", "state"))
     return {
         "tensors": len(each),
         "bytes": sum(row["bytes"] for row in each),
         "inner_tensors": len(inner),
         "inner_bytes": sum(inner),
+        "state_tensors": len(states),
+        "state_bytes": sum(states),
         "estimated_us": None,
         "each": each,
     }

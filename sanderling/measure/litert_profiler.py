@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..delegates.engines.messages import heard
 from ..errors import UnsupportedError
 from ..ir import Array
 from .engines import import_engine
@@ -55,7 +55,7 @@ class Profiled:
             raise _cannot(f"its library cannot be loaded: {error}") from error
         self.libc = ctypes.CDLL(None)
         self.libc.strdup.restype = Pointer
-        with quiet():
+        with heard():  # what matters is in its status
             self._compile(path, threads)
             self.signature, self.index = self._signature(signature)
             self.inputs = self._buffers("Input")
@@ -186,16 +186,3 @@ def _cannot(why: str) -> UnsupportedError:
         where="engine litert",
         fix="measure the whole run with sanderling bench --engines litert",
     )
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """The library talks on stderr while it starts; what matters is in its status."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from ..delegates.engines.messages import heard
 from ..errors import InputError, UnsupportedError
 from ..ir import Array, Graph, Model, Op
 from ..runtime.session import Session
@@ -40,13 +41,13 @@ def litert(
     model: Model, setting: Setting, feeds: Mapping[str, Array], signature: str | None, turns: Turns
 ) -> Taken:
     """Ops as LiteRT's profiler notes them; what XNNPACK runs has XNNPACK's names."""
-    from .litert_profiler import OP, Profiled, quiet
+    from .litert_profiler import OP, Profiled
 
     subject = Profiled(_path(model), setting.threads, feeds, signature or "")
     nodes = _ops(model, feeds, signature)
     taken = Taken([], workers=setting.threads, method=("LiteRT's profiler, in whole microseconds"))
     begin = time.perf_counter()
-    with quiet():
+    with heard():
         subject.run()
     taken.first = time.perf_counter() - begin
 
@@ -74,14 +75,14 @@ def litert(
             row.times.append(event.seconds)
         taken.whole.append(whole)
 
-    with quiet():
+    with heard():
         for _ in range(WARM):
             sample()
     taken.whole.clear()
     for row in taken.rows:
         row.times.clear()
     turns(sample)
-    with quiet():
+    with heard():
         plain = _timed(subject.run)
     taken.notes += _cost(taken.whole, plain)
     return _finished(taken, nodes)

@@ -6,13 +6,15 @@ does it, within the delegate's limits. What crosses the borders of the parts is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..errors import DelegateError, SanderlingError
 from ..ir import Graph, Op, Tensor
+from ..ops.execute import new_state
 from ..runtime.delegate import Delegate, Options, PlainExecutable
 from ..runtime.partition import Part, Partition, partition
+from ..runtime.partitionable import Partitionable, partitionable
 from ..runtime.specialise import specialise
 from .rule import Rule, Table, stated
 
@@ -39,12 +41,13 @@ class Verdict:
 @dataclass(frozen=True)
 class Crossing:
     """A tensor that is handed over at a border. is_inner: it is neither fed nor a result of the
-    model, and would stay inside if all ops were taken."""
+    model, and would stay inside if all ops were taken. is_state: a variable tensor."""
 
     tensor: Tensor
     to_delegate: bool
     nbytes: int
     is_inner: bool
+    is_state: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,22 +60,25 @@ class JudgedPart:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A graph, judged: ops are those of the graph that was given, in its order."""
+    """A graph, judged: ops are those of the graph that was given, in its order. folded: places of
+    those that our own sessions compute once, from constants; they are in no part."""
 
     table: Table
     graph: Graph
     verdicts: list[Verdict]
     parts: list[JudgedPart]
     crossing: list[Crossing]
+    folded: list[int] = field(default_factory=list)
 
     @property
     def taken(self) -> int:
-        return sum(v.is_taken for v in self.verdicts)
+        run = {op for part in self.parts for op in part.ops}
+        return sum(v.is_taken and v.op in run for v in self.verdicts)
 
     @property
     def is_whole(self) -> bool:
-        """All ops are taken."""
-        return self.taken == len(self.verdicts)
+        """No op is refused."""
+        return all(v.is_taken for v in self.verdicts)
 
     @property
     def crossing_bytes(self) -> int:
@@ -87,25 +93,30 @@ class Judgement:
 
 def judge_by(table: Table, graph: Graph) -> Judgement:
     """What the delegate of this table would take of the graph, and why not the rest."""
-    known = _known_shapes(graph)
-    twins = _twins(graph, known)
-    broken = _broken_rules(_folded(known, table), table)
+    known = _known_shapes(graph, table)
+    twins = _twins(graph, known.ops, known.graph)
+    broken = _broken_rules(_folded(known.graph, table), table)
     return _shared_out(graph, known, twins, table, broken)
 
 
-def _known_shapes(graph: Graph) -> Graph:
+def _known_shapes(graph: Graph, table: Table) -> Partitionable:
     """A copy with inferred shapes, in which tensors that are still open depend on data. What we
-    cannot infer is judged as the file states it."""
+    cannot infer is judged as the file states it. Delegates of ours see what a session shows them.
+    """
+    shapes = [t.shape for t in graph.inputs]
     try:
-        return specialise(graph, [t.shape for t in graph.inputs])[0]
+        if table.delegates:
+            return partitionable(graph, shapes, table.delegates, new_state())
+        made, twins = specialise(graph, shapes)
     except SanderlingError:
-        return graph.copy()
+        made, twins = graph.copy(), {}
+    return Partitionable(made, twins, list(made.ops))
 
 
-def _twins(given: Graph, copy: Graph) -> dict[Tensor, Tensor]:
-    """The given graph's tensor for each of the copy."""
+def _twins(given: Graph, ops: Sequence[Op], copy: Graph) -> dict[Tensor, Tensor]:
+    """The given graph's tensor for each of the copy, whose ops were these."""
     found = dict(zip(copy.inputs, given.inputs, strict=True))
-    for ours, theirs in zip(copy.ops, given.ops, strict=True):
+    for ours, theirs in zip(ops, given.ops, strict=True):
         ends = zip((*ours.inputs, *ours.outputs), (*theirs.inputs, *theirs.outputs), strict=True)
         found.update((a, b) for a, b in ends if a is not None and b is not None)
     return found
@@ -137,10 +148,11 @@ def _broken_rules(graph: Graph, table: Table) -> Broken:
 
 
 def _asked(ops: Sequence[Op], table: Table) -> list[tuple[Rule, str] | None]:
-    if table.ask is None:
+    if not table.delegates:
         return [_broken(op, table) for op in ops]
     rule = stated("operator", "the delegate takes it", table.source)
-    return [None if reason is None else (rule, reason) for reason in table.ask(ops)]
+    said = table.delegates[0].refuses_each(ops)
+    return [None if reason is None else (rule, reason) for reason in said]
 
 
 def _broken(op: Op, table: Table) -> tuple[Rule, str] | None:
@@ -190,15 +202,21 @@ def _delegated(graph: Graph, table: Table, broken: Broken) -> list[Part]:
 
 
 def _shared_out(
-    given: Graph, known: Graph, tensors: Mapping[Tensor, Tensor], table: Table, broken: Broken
+    given: Graph,
+    known: Partitionable,
+    tensors: Mapping[Tensor, Tensor],
+    table: Table,
+    broken: Broken,
 ) -> Judgement:
-    found = _partition(known, table, broken)
+    found = _partition(known.graph, table, broken)
     twins = dict(zip(known.ops, given.ops, strict=True))
     refused = {op: rs[0].reason for op, rs in found.refusals.items()}
     verdicts = [_verdict(op, twins[op], broken, refused, table) for op in known.ops]
+    folded = [place for place, op in enumerate(known.ops) if op in known.folded]
     parts = [JudgedPart(p.delegate.name, [twins[op] for op in p.ops]) for p in found.parts]
     own = [p for p in found.parts if p.delegate is not _CPU]
-    return Judgement(table, given, verdicts, parts, _crossing(known, own, tensors))
+    crossing = _crossing(known.graph, own, tensors)
+    return Judgement(table, given, verdicts, parts, crossing, folded)
 
 
 def _verdict(op: Op, twin: Op, broken: Broken, refused: Mapping[Op, str], table: Table) -> Verdict:
@@ -225,7 +243,16 @@ def _crossing(
     ends = {*graph.inputs, *graph.outputs}
     ways = [(t, True) for part in parts for t in part.inputs]
     ways += [(t, False) for part in parts for t in part.outputs]
-    return [Crossing(twins[t], to, t.nbytes, t not in ends) for t, to in ways]
+    # A resource that became a variable tensor has no twin.
+    return [
+        Crossing(twins.get(t, t), to, t.nbytes, is_inner(t, ends), t.is_variable) for t, to in ways
+    ]
+
+
+def is_inner(tensor: Tensor, ends: Container[Tensor]) -> bool:
+    """Whether it crosses a border only because ops are refused: it is none of the model's ends and
+    no state, which lives outside of all parts."""
+    return tensor not in ends and not tensor.is_variable
 
 
 class _Judged(Delegate):

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..format.schema import OPTIONS, TABLES
 from ..ir import DType, Graph, Op, Tensor
+from ..runtime.delegate import Delegate
 from ..runtime.partition import Limits
 
 # What a rule is about. `partition` and `operator` are said by the engine itself.
@@ -88,8 +89,8 @@ class Table:
     (limits_source: who says so, where it is not the table's source).
     is_first_part: it takes one part, which ends at the first op that it refuses; leads_in: ops that
     the CPU runs before it. folds: ops that
-    expand constants; whoever reads their results is asked as if it read the constant. ask: for a
-    delegate that can answer itself, its answers in place of rows.
+    expand constants; whoever reads their results is asked as if it read the constant. delegates:
+    of a session with a delegate of ours; the first one's answers stand in place of rows.
     """
 
     name: str
@@ -105,7 +106,7 @@ class Table:
     level: int = 0
     folds: Callable[[Op], bool] | None = None
     border: Border = NO_COST
-    ask: Callable[[Sequence[Op]], Sequence[str | None]] | None = None
+    delegates: Sequence[Delegate] = ()
 
     def failing(self, op: Op) -> Rule | None:
         """The first rule that the op breaks."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from difflib import get_close_matches
 from importlib import import_module
 
 from ..errors import InputError
 from ..runtime.partition import Limits
-from ..runtime.registry import find_delegate
+from ..runtime.registry import did_you_mean, resolve
 from .rule import Table
 
 # The tables of each module.
@@ -51,14 +50,14 @@ def suggestion(name: str, others: Iterable[str] = ()) -> str:
     kind = name.partition(":")[0]
     if levels := [n for n in names() if n.startswith(f"{kind}:")]:
         return f"the rules of {kind} are: {', '.join(n for n in names() if n in (kind, *levels))}"
-    near = get_close_matches(kind, [*names(), *others], 1)
-    start = f"did you mean {near[0]}? " if near else ""
+    start = did_you_mean(kind, [*names(), *others])
     return f"{start}rules are known of: {', '.join(names())}"
 
 
 def _own(name: str) -> Table:
-    delegate = find_delegate(OURS[name])
+    delegates = resolve(OURS[name])
+    delegate = delegates[0]
     title = f"Sanderling's own delegate '{delegate.name}'"
     limits = Limits().of(delegate)
     source = f"sanderling/delegates/{delegate.name}"
-    return Table(name, title, source, {}, limits=limits, ask=delegate.refuses_each)
+    return Table(name, title, source, {}, limits=limits, delegates=delegates)

@@ -243,8 +243,9 @@ class Delegate(ABC):
         return None
 
     def lacks(self) -> str:
-        """Why it can run no op on this machine, such as a device that is not there: who looks for
-        a delegate takes another one. Default "": it can."""
+        """Why it can run no op on this machine, such as a device that is not there, or that cannot
+        do what an option asks for: who looks for a delegate takes another one. Default "": it can.
+        """
         return ""
 
     # Options, by name.

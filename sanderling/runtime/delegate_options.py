@@ -15,6 +15,10 @@ FLAGS = {"true": True, "1": True, "yes": True, "on": True,
 ALONE = "true"  # what an option means that a command line names without a value
 
 
+class NoSuchOption(InputError):
+    """A name that a delegate does not have among its options."""
+
+
 @dataclass(frozen=True)
 class Option:
     """One option: what it is for, what it takes in words, and the reader of a value, which raises
@@ -42,7 +46,7 @@ def seconds(about: str) -> Option:
             raise ValueError
         return number
 
-    return Option(about, "a number of seconds", read)
+    return Option(about, "a number of seconds, more than 0", read)
 
 
 def share(about: str) -> Option:
@@ -92,7 +96,7 @@ def read_options(
     for name, value in given.items():
         if name not in table:
             has = ", ".join(table) or "none"
-            raise InputError(f"it has no option '{name}'", where=where, fix=f"its options: {has}")
+            raise NoSuchOption(f"it has no option '{name}'", where=where, fix=f"its options: {has}")
         try:
             found[name] = table[name].read(value)
         except ValueError:

@@ -1,4 +1,4 @@
-"""From a graph and the shapes of its inputs to a plan: specialise, partition, compile, allocate."""
+"""From a graph and the shapes of its inputs to a plan: partition, compile, allocate."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ..config import MAX_MEMORY
-from ..errors import DelegateError, FallbackWarning, InputError, SanderlingError
+from ..errors import DelegateError, FallbackWarning, SanderlingError
 from ..ir import Array, Graph, Op, Shape, Tensor
 from ..ir.graph import copy_graph
 from ..ops import State
 from ..ops.execute import initial_value
-from ..passes.simplify import fold_constants
 from ..progress import plural
 from ..spans import span
 from .delegate import Executable, Options, as_executable
 from .partition import Part, Partition, Refusal, partition
+from .partitionable import partitionable
 from .plan import Plan, Step, plan_borders
 from .plan_executable import PlanExecutable
 from .recording import tell_refusals
-from .resources import lift
 from .settings import Settings
-from .specialise import specialise
 
 # Ops that are left out one by one: each costs another attempt at what is behind it.
 MOST_LEFT_OUT = 16
@@ -42,22 +39,14 @@ class Planner:
         self._told: set[str] = set()  # what was warned of: plans for other shapes fail alike
 
     def plan(self, graph: Graph, shapes: Sequence[Shape]) -> Plan:
-        with span("infer shapes", "plan", {"ops": len(graph.ops)}):
-            special, twins = specialise(graph, shapes, self.delegates)
-        numbers = {op: i for i, op in enumerate(special.ops)}
-        _check_memory(special)
-        if not self.limits.single_ops:
-            # Weights that are stored as float16 or sparse are constants to every delegate.
-            with span("fold constants", "pass"):
-                fold_constants(special)
-        resources = None
-        if not self.limits.single_ops and len(self.delegates) > 1:
-            resources = lift(special, self.options.state)
-        found, steps = self._compile(special, numbers)
+        state, single = self.options.state, self.limits.single_ops
+        ready = partitionable(graph, shapes, self.delegates, state, single)
+        special, twins = ready.graph, ready.twins
+        found, steps = self._compile(special, {op: i for i, op in enumerate(ready.ops)})
         with span("allocate tensors", "allocate") as told:
-            arena = plan_borders(special, steps, self.limits.single_ops)
+            arena = plan_borders(special, steps, single)
             told.note({"tensors": len(arena.offsets), "bytes": arena.size})
-        made = Plan(special, found, steps, arena, twins, resources=resources)
+        made = Plan(special, found, steps, arena, twins, resources=ready.resources)
         for tensor, twin in twins.items():
             if twin.is_variable:
                 made.variables[twin] = self._variable(tensor, twin.shape)
@@ -198,15 +187,3 @@ def ops_before(graph: Graph, part: Part) -> Graph:
 
 def _part_text(part: Part) -> str:
     return f"{plural(len(part.ops), 'op')} on {part.delegate.name}"
-
-
-def _check_memory(graph: Graph) -> None:
-    most = MAX_MEMORY.size()
-    for tensor in graph.tensors:
-        size = tensor.dtype.nbytes(tensor.shape)
-        if size > most:
-            raise InputError(
-                f"it would take {size} bytes, more than the limit of {most}",
-                where=f"tensor '{tensor.name}' {tensor.type_text}",
-                fix=f"use smaller input shapes, or set {MAX_MEMORY.name}",
-            )

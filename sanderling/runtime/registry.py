@@ -34,6 +34,11 @@ RULES_ONLY = {
     "edgetpu": "external:path=libedgetpu.so.1",
     "xnnpack": "litert",
 }
+# Tables of rules that look like a delegate of ours with an option.
+RULES_BEHIND_A_COLON = {
+    "gpu": ("litert", "offline", "sanderling", "tflite"),
+    "coreml": ("2", "3"),
+}
 _registered: dict[str, Callable[[], PlainDelegate]] = {}
 # Always stand last; the very last takes every op, so that every model runs.
 FALLBACK = ("cpu", "reference")
@@ -101,13 +106,19 @@ def factory_of(name: str) -> Callable[[], PlainDelegate]:
 def _suggestion(name: str) -> str:
     """What may have been meant, before the list of what there is."""
     known = f"known delegates: {', '.join(delegate_names())}"
-    if name in RULES_ONLY:
-        does = f"; to run on it here: {RULES_ONLY[name]}" if RULES_ONLY[name] else ""
-        return f"only the rules of {name} are known, for `inspect` and `rewrite`{does}; {known}"
+    kind = name.lower()
+    if kind in RULES_ONLY:
+        does = f"; to run on it here: {RULES_ONLY[kind]}" if RULES_ONLY[kind] else ""
+        return f"only the rules of {kind} are known, for `inspect` and `rewrite`{does}; {known}"
+    return f"{did_you_mean(name, delegate_names())}{known}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question about the known name that is most like this one, whatever its case; or ""."""
     from difflib import get_close_matches  # not for those who make no mistakes
 
-    near = get_close_matches(name, delegate_names(), 1)
-    return f"did you mean {near[0]}? {known}" if near else known
+    near = get_close_matches(name.lower(), known, 1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def resolve(wanted: str | PlainDelegate | Iterable[str | PlainDelegate]) -> list[Delegate]:
@@ -176,6 +187,11 @@ def _configured(name: str, options: dict[str, Any]) -> Delegate:
 def _spelled(text: str) -> Delegate:
     """NAME:KEY=VALUE;KEY=VALUE, as a command line has it; a key alone is true."""
     name, _, rest = text.partition(":")
+    if rest in RULES_BEHIND_A_COLON.get(name, ()):
+        raise InputError(
+            f"'{text}' is a table of rules, for `inspect` and `rewrite`, and runs nothing",
+            fix=f"to run a model here, name the delegate: {name}",
+        )
     pairs = [item.partition("=") for item in rest.split(";") if item]
     keys = [key for key, _, _ in pairs]
     twice = next((key for key in keys if keys.count(key) > 1), None)

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -223,10 +224,21 @@ def test_inspect_on_a_device_that_builds_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 def test_inspect_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is taken is known all the same."""
+    """What would be taken is known all the same, and that nothing is."""
     monkeypatch.setattr(GpuDelegate, "devices", lambda self: ())
     said = call("inspect", F32, "--delegate", "gpu").stdout
-    assert "5 ops on gpu" in said and "no device is here: there is no OpenCL device" in said
+    assert "delegation: 'gpu' runs nothing here: there is no OpenCL device\n" in said
+    assert "by its rules alone: 1 part: 5 ops on gpu\n" in said and "estimated" not in said
+
+
+def test_inspect_with_options_that_nothing_here_fulfils(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = call("inspect", F32, "--delegate", "gpu:99").stdout
+    assert "delegation: 'gpu' runs nothing here: there is no device 99: this machine has" in said
+    offers = replace(DEVICE.device().offers, half=False)
+    monkeypatch.setattr(DEVICE.device(), "offers", offers)
+    said = call("inspect", F32, "--delegate", "gpu:precision=f16").stdout
+    assert "'gpu' runs nothing here: " in said and "which precision=f16 needs" in said
+    assert "delegation: 1 part" not in said
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
@@ -242,7 +254,8 @@ def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_number_that_no_device_has() -> None:
     said = warned("run", F32, "--random", 0, "--delegate", "gpu:device=99;backend=opencl")
-    assert "there is no device 99: this machine has" in said
+    assert "there is no device 99: this machine has" in said and "number" in said
+    assert "pip install" not in said
 
 
 @pytest.mark.skipif(DEVICE.lacks() == "" and DEVICE.device().offers.half, reason="it has halves")

@@ -165,7 +165,28 @@ def test_a_gpu_of_any_interface_goes_before_a_processor(monkeypatch: pytest.Monk
         for asked in (wrong.device, wrong.lacks):
             with pytest.raises(InputError, match=f"device {number} .*, not {backend}: numbers"):
                 asked()
-    assert "no device 2: this machine has 2" in GpuDelegate(backend="webgpu", device=2).lacks()
+    said = GpuDelegate(backend="webgpu", device=2).lacks()
+    assert said == "there is no device 2: this machine has 2, numbers are 0 and 1"
+
+
+def test_a_wrong_number_lacks_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stub, "__abstractmethods__", frozenset())
+    for count, numbers in ((1, "number 0"), (2, "numbers are 0 and 1"), (3, "are 0, 1 and 2")):
+        monkeypatch.setattr(GpuDelegate, "devices", lambda self, n=count: (Stub(CPU),) * n)
+        with pytest.raises(DelegateError) as caught:
+            GpuDelegate(device=7).device()
+        assert caught.value.what.endswith(numbers) and "pip" not in caught.value.fix
+
+
+def test_a_precision_that_the_device_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known before anything is compiled."""
+    monkeypatch.setattr(Stub, "__abstractmethods__", frozenset())
+    device = Stub(CPU)
+    device.offers = replace(device.offers, half=False)
+    monkeypatch.setattr(GpuDelegate, "devices", lambda self: (device,))
+    assert "no half-precision arithmetic" in GpuDelegate(precision="f16").lacks()
+    assert not GpuDelegate(precision="f32_f16").lacks()
+    assert not GpuDelegate(is_precision_loss_allowed=True).lacks()
 
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

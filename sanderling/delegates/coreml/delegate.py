@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DelegateError, InputError
+from ...errors import DelegateError
 from ...ir import Array, DType, Graph, Op
 from ...runtime.delegate import Delegate, Executable, Options
+from ...runtime.delegate_options import NoSuchOption
 from ..extras import require_extra
 from .operators import refusal
 from .program import PRECISIONS, UNITS, ProgramOptions, as_program, converted
@@ -29,7 +30,7 @@ class CoremlDelegate(Delegate):
         """Two options: precision and compute_units."""
         strange = sorted(map(str, set(options) - {"precision", "compute_units"}))
         if strange:
-            raise InputError(
+            raise NoSuchOption(
                 f"it has no option {', '.join(strange)}",
                 where=f"delegate '{self.name}'",
                 fix=f"precision is {' or '.join(PRECISIONS)}, compute_units {', '.join(UNITS)}",

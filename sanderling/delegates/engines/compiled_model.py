@@ -7,11 +7,7 @@ caller wants them, if that is on a boundary of 64 bytes, as arrays between parts
 
 from __future__ import annotations
 
-import os
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,11 +16,11 @@ import numpy as np
 
 from ...ir import Array, Graph, Op
 from ...runtime.delegate import BorderCopies, Executable
+from .messages import heard
 
 # The types of its buffers in Python.
 TYPES = ("float32", "float16", "int32", "int8", "uint8", "bool")
 ALIGNMENT = 64
-_stderr = threading.Lock()
 
 
 def refuses_types(op: Op) -> str | None:
@@ -43,7 +39,7 @@ class CompiledModelExecutable(Executable):
     def __init__(
         self, part: Graph, content: bytes, options: Any, threads: int, must_accelerate: bool = False
     ) -> None:
-        with _heard() as said:
+        with heard() as said:
             try:
                 self._load(part, content, options)
             except Exception as error:
@@ -122,25 +118,6 @@ def _environment() -> Any:
     home = str(Path(str(ai_edge_litert.__file__)).parent)
     TensorBuffer.create_from_host_memory(np.zeros(1, np.float32))
     return Environment.create(options=EnvironmentOptions(runtime_path=home))
-
-
-@contextmanager
-def _heard() -> Iterator[Callable[[], str]]:
-    """What is written to stderr meanwhile, which is kept off the terminal: LiteRT says twenty lines
-    about every model, and its exceptions leave out what these say."""
-    with _stderr, tempfile.TemporaryFile() as file:
-        kept = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lambda: _read(file)
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
-def _read(file: Any) -> str:
-    file.seek(0)
-    return str(file.read().decode("utf-8", "replace"))
 
 
 def _reason(said: str) -> str:

@@ -22,7 +22,7 @@ from ...runtime.delegate_options import (
 )
 from .devices.device import Device
 from .options import CPU, SOFTWARE
-from .precision import PRECISIONS, PRIORITIES, check_precision
+from .precision import PRECISIONS, PRIORITIES, check_precision, settled
 from .samples import SAMPLES
 
 OPTIONS: dict[str, Option] = {
@@ -94,7 +94,7 @@ class GpuDelegate(Delegate):
 
     def lacks(self) -> str:
         try:
-            self.device()
+            settled(self.chosen, self.device().offers)
         except InputError:  # options that contradict each other: no other machine would help
             raise
         except SanderlingError as error:
@@ -114,15 +114,17 @@ class GpuDelegate(Delegate):
         if wanted < len(found):
             self._check_interface(found[wanted])
             return self._preferred(found[wanted])
+        raise self._absent(wanted, len(found))
+
+    def _absent(self, wanted: int, count: int) -> DelegateError:
+        """The error for a device that is not among so many."""
         kind = _INTERFACES.get(self.chosen.get("backend", ""), "OpenCL")
-        what = (
-            f"no device {wanted}: this machine has {len(found)}" if found else f"no {kind} device"
-        )
-        raise DelegateError(
-            f"there is {what}",
-            where="delegate 'gpu'",
-            fix="see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'",
-        )
+        what = f"no device {wanted}: this machine has {count}, {_numbers(count)}"
+        fix = "give one of these numbers, or none: `sanderling devices` says what each is"
+        if not count:
+            what = f"no {kind} device"
+            fix = "see `sanderling devices`; a driver for CPUs: pip install 'sanderling[gpu]'"
+        return DelegateError(f"there is {what}", where="delegate 'gpu'", fix=fix)
 
     def _check_interface(self, found: Device) -> None:
         backend, its = self.chosen.get("backend"), found.offers.interface
@@ -154,6 +156,12 @@ class GpuDelegate(Delegate):
         made = compile_part(self.device(), part, options, self.chosen)
         made.timeout = self.chosen.get("timeout", made.timeout)
         return made
+
+
+def _numbers(count: int) -> str:
+    if count == 1:
+        return "number 0"
+    return f"numbers are {', '.join(map(str, range(count - 1)))} and {count - 1}"
 
 
 def _numbered(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def settled(chosen: Mapping[str, Any], offers: Offers) -> str:
     if chosen.get("precision") != "f16":
         return "f32_f16"
     raise DelegateError(
-        f"{offers.name} has no half-precision arithmetic ({_EXTENSION[offers.interface]})",
+        f"{offers.name} has no half-precision arithmetic ({_EXTENSION[offers.interface]}), "
+        "which precision=f16 needs and f32_f16 does not",
         where="delegate 'gpu'",
         fix="use precision=f32_f16, which keeps floats in 16 bits and computes in 32",
     )
