@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -181,8 +182,7 @@ def litert(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
         keeps the interpreter from running."""
         return interpreter._interpreter
 
-    with heard():  # it tells of its delegates; what is wrong with a model is in the error
-        core().AllocateTensors(graph)
+    core().AllocateTensors(graph)
     sizes = [interpreter._get_tensor_details(i, graph)["shape"] for i in inputs]
     for place, size, array in zip(inputs, sizes, job.inputs, strict=True):
         if tuple(size) != array.shape:
@@ -273,8 +273,10 @@ ENGINES: dict[str, Callable[[EngineJob, Mark], LoadedEngine]] = {
 
 
 def load_engine(job: EngineJob) -> LoadedEngine:
-    """The job's engine, for those who do not ask how far it is with its start."""
-    return ENGINES[job.setting.engine](job, _ignore)
+    """The job's engine, for those who do not ask how far it is with its start. LiteRT tells of its
+    delegates meanwhile; what is wrong with a model is in the error."""
+    with heard() if job.setting.engine == "litert" else nullcontext():
+        return ENGINES[job.setting.engine](job, _ignore)
 
 
 def check_engines(names: Iterable[str]) -> None:
