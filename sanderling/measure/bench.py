@@ -145,6 +145,7 @@ class Procedure:
     verbose: bool = False
     timeout: float = 180.0
     seed: int = 0
+    require_full_delegation: bool = False
     at_once: int = 1  # processes that start together; with several, starts are no figures
 
     def check(self) -> None:
@@ -220,7 +221,8 @@ def bench(
     that this machine has. contend: each again beside so many busy processes. shapes, ranges and
     inputs (files) are by the input's name, "" for the only one. Further names are those of
     `sanderling.measure.bench.Procedure`: runs, min_secs, max_secs, warmup_runs, warmup_secs,
-    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed, at_once.
+    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed, at_once,
+    require_full_delegation (of settings that name a delegate).
 
     A configuration that fails is in the results with its reason. Interrupted, it raises
     BenchInterrupted, which has what was measured so far.
@@ -384,6 +386,7 @@ class BenchedModel:
 
     def job(self, setting: Setting, how: Procedure, onnx: str) -> EngineJob:
         more = {"cpus": how.cpus, "plugins": self.plugins, "onnx": onnx, "verbose": how.verbose}
+        more["require_full"] = how.require_full_delegation and bool(setting.delegates)
         return job_for(self.model, setting, self.batch(setting.batch), self.signature, **more)
 
     def batch(self, size: int) -> list[Array]:
@@ -600,7 +603,9 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
     ready = [x.ready for x in launches if x.ready is not None]
     made.inits, made.firsts = [r.init for r in ready], [r.first for r in ready]
     made.facts |= {"starts": [r.facts.get("start", "") for r in ready]}
-    made.facts[FOREIGN_OPS] = ready[0].facts.get(FOREIGN_OPS, 0)
+    made.facts |= {FOREIGN_OPS: ready[0].facts.get(FOREIGN_OPS, 0)}
+    made.facts |= {"idle_delegates": ready[0].facts.get("idle", [])}
+    made.setting = replace(made.setting, ran=str(ready[0].facts.get("ran", "")))
     alike = [x for x in launches if x.ready and x.ready.facts.get("start") == "from the cache"]
     alike = alike or [x for x in launches if x.ready]
     alike = [x for x in alike if not x.cut] or alike  # what its runs took is not known
@@ -655,7 +660,7 @@ def _judge(
     answers = {
         r.setting.name: [a[: len(a) // r.setting.batch] if a.ndim else a for a in ready.answers]
         for r in sound
-        if (ready := found[r.setting][0].ready) is not None
+        if (ready := found[r.setting.asked][0].ready) is not None
     }
     limits = {r.setting.name: tolerance(subject.kind, r.setting.precision) for r in sound}
     base = sound[0].setting.name if sound else ""

@@ -155,7 +155,14 @@ def of_result(result: Result) -> list[Disturbance]:
     rate = result.switches / result.cpu_seconds if result.cpu_seconds else 0.0
     spread = (summary.p95 - summary.p5) / summary.median
     alone = not result.setting.contend
+    idle = result.facts.get("idle_delegates", ())
     shown = [
+        (
+            bool(idle),
+            "idle delegate",
+            "; ".join(idle),
+            "`sanderling inspect MODEL --delegate NAME` says more",
+        ),
         (
             not result.stable,
             "warm-up",
