@@ -123,7 +123,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
     expected = run(stack())
     folder.chmod(0o777)
     forget()
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="others may write"):
         np.testing.assert_array_equal(run(stack()), expected)
 
@@ -180,7 +180,7 @@ def test_planted_code_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     expected = run(stack())
     plant(entries(folder)[0], "faked owner", monkeypatch)
     forget()
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="not a file of this user's own"):
         np.testing.assert_array_equal(run(stack()), expected)
 
@@ -327,7 +327,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", "/proc/none")
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="SANDERLING_CACHE"):
         run(stack())
 
