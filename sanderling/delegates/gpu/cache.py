@@ -81,8 +81,12 @@ class GpuCache(Store):
 
     def _make(self, folder: Path) -> None:
         """The folder that is given may be new; the one that holds it would be mistyped."""
-        if self._is_asked_for and not folder.parent.parent.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder.parent.parent}")
+        if self._is_asked_for:
+            if not folder.parent.parent.is_dir():
+                raise FileNotFoundError(f"there is no folder {folder.parent.parent}")
+            folder.parent.mkdir(mode=0o700, exist_ok=True)
+            if not _holds_on(folder.parent.stat()):
+                return  # whoever opens it says so
         super()._make(folder)
 
     def key(self, content: bytes, offers: Offers, *settings: object) -> str:
