@@ -247,9 +247,11 @@ def _told(counting: Record) -> list[str]:
             f"runs this short are timed together: a sample is the mean of {counting['together']}"
         )
     if counting["cost"] is not None:
+        adds = f"adds {counting['cost']:+.1%} to a run"
+        if counting["cost"] <= 0:
+            adds = "adds less to a run than can be told from noise"
         found.append(
-            f"counting adds {counting['cost']:+.1%} to a run, so one of "
-            f"{counting['every']} is counted; the others took "
+            f"counting {adds}; one of {counting['every']} is counted, the others took "
             f"{counting['plain_ms']:.4g} ms"
         )
     return found
