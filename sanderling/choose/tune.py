@@ -190,6 +190,7 @@ def tune(
         precision or PRECISIONS,
         0,
         swept=not precision,
+        sweeps_threads=not threads,
     )
     feeding = Feeding(shapes or {}, {}, inputs or {}, seed)
     files = tuple(str(Path(p).absolute()) for p in plugins)

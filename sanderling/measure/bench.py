@@ -19,7 +19,7 @@ from ..config import CACHE
 from ..delegates.engines.packages import PACKAGES, is_installed
 from ..errors import ArgumentError, InputError, MissingExtraError, SanderlingError, UnsupportedError
 from ..format import load
-from ..ir import Model, Shape
+from ..ir import Graph, Model, Shape
 from ..ir.types import Array
 from ..processors import usable_cpus
 from ..runtime.plugins import load_plugins
@@ -43,6 +43,7 @@ from .sweep import (
     Recommendation,
     combinations,
     delegate_choices,
+    heeds_no_setting,
     recommend,
     thread_counts,
     why_not,
@@ -296,7 +297,21 @@ class Axes:
     delegates: Sequence[tuple[str, ...]]
     precision: Sequence[str]
     contend: int
-    swept: bool
+    swept: bool  # the precision
+    sweeps_threads: bool = False
+
+    def without_moot(
+        self, settings: Sequence[Setting], graph: Graph, shapes: Sequence[Shape]
+    ) -> list[Setting]:
+        """Those that differ in what the delegate heeds: of the others the first is enough."""
+        own = [d for d in self.delegates if heeds_no_setting(d, graph, shapes)]
+        threads = set(self.threads[1:] if self.sweeps_threads else ())
+        precision = set(self.precision[1:] if self.swept else ())
+        return [
+            s
+            for s in settings
+            if s.delegates not in own or not (s.threads in threads or s.precision in precision)
+        ]
 
 
 def _axes(
@@ -328,6 +343,7 @@ def _axes(
         precision or (PRECISIONS if sweep else PRECISIONS[:1]),
         contend,
         swept=sweep and not precision,
+        sweeps_threads=sweep and not threads,
     )
 
 
@@ -366,6 +382,9 @@ class BenchedModel:
         )
         if axes.swept:
             wanted = [s for s in wanted if not why_not(s, kind)]
+        inputs = feeding.arrays(entry)
+        if axes.swept or axes.sweeps_threads:
+            wanted = axes.without_moot(wanted, entry.graph, [a.shape for a in inputs])
         facts = {
             "path": str(path),
             "quantisation": kind,
@@ -375,7 +394,7 @@ class BenchedModel:
             "weights": about["weight_bytes"],
             "inputs": {n: t.type_text for n, t in entry.inputs.items()},
         }
-        return cls(name, model, feeding.arrays(entry), signature, plugins, wanted, kind, facts)
+        return cls(name, model, inputs, signature, plugins, wanted, kind, facts)
 
     def why_not(self, setting: Setting) -> str:
         reason = why_not(setting, self.kind)
