@@ -152,6 +152,14 @@ def test_bench_fails_where_one_setting_does_not_delegate_fully() -> None:
     assert "does not run the whole graph" in call(*words, FULL, status=1).stdout
 
 
+def test_bench_does_not_hold_against_a_baseline(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    words = ("bench", INT8, "--launches", 1, "--max-secs", 0.1, "--warmup-secs", 0)
+    call(*words, "--json", kept)
+    both = ("--delegates", f"cpu,{IDLE}", "--baseline", kept, "--max-regression", "99%")
+    assert f"the check failed: delegate '{IDLE}' {SAID}" in call(*words, *both, status=1).stderr
+
+
 class Slow(Some):
     """Takes its time to compile."""
 

@@ -102,6 +102,7 @@ def test_without_quantized_the_ops_are_refused() -> None:
     ops = _net(0.1).main.ops
     reasons = [gpu(quantized=False).refuses(op) for op in ops]
     assert reasons[0] == f"'x' is quantised, and {NO_CODES}"
+    assert "quantized=false" in NO_CODES and "--gpu_experimental_enable_quant=false" in NO_CODES
     assert all(reasons)
 
 
