@@ -269,7 +269,7 @@ def run(
         if not target.write(_record(str(model), runs) | {"idle_delegates": idle}):
             print_runs(runs, verbose)
     for sentence in idle:
-        warn(f"{sentence}; `sanderling inspect MODEL --delegate NAME` says more")
+        warn(f"{sentence}; `sanderling inspect {model} --delegate NAME` says more")
 
 
 def _idle(

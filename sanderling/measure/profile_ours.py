@@ -338,7 +338,7 @@ class Ours:
         feeds: Mapping[str, Array],
         signature: str | None,
         ticks: float,
-        require_full: bool,
+        require_full: bool = False,
     ) -> None:
         options = {"precision": setting.precision} if setting.precision != "f32" else {}
         with warnings.catch_warnings(record=True) as caught:
