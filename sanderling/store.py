@@ -85,7 +85,7 @@ _ENTRY = re.compile(r"[0-9a-f]{40}(\.[a-z]+)?|\.new-[0-9a-f]{16}")
 # An entry is opened as it lies there: not what a link leads to, and a pipe does not wait.
 _READ = os.O_RDONLY | sum(getattr(os, f"O_{k}", 0) for k in ("NOFOLLOW", "NONBLOCK", "CLOEXEC"))
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 
 
 class Store:
@@ -158,18 +158,28 @@ class Store:
             return handle
         os.close(handle)
         what = f"{self.folder}/{name} is not used: it is not a file of this user's own"
-        _warn_once(what, self.advice)
+        warn_once(what, self.advice)
         return None
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
         """The folder; None if others may write to it."""
         assert self.folder is not None
-        handle = os.open(self.folder, _FOLDER)
+        handle = self._handle(self.folder)
+        if handle is None:
+            yield None
+            return
         try:
             yield handle if _is_private(handle, self.folder, self.advice) else None
         finally:
             os.close(handle)
+
+    def _handle(self, folder: Path) -> int | None:
+        """The open folder; None if it is not to be trusted, which was said."""
+        return os.open(folder, OPEN_FOLDER)
+
+    def _make(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> bool:
         """Make an entry; False if it cannot be kept."""
@@ -180,14 +190,14 @@ class Store:
         if self.folder is None or _who() != _compiler():  # edited while it ran
             return False
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make(self.folder)
             with self._opened() as folder:
                 if folder is None:
                     return False
                 for name, pieces in entries.items():
                     _write_beside(name, pieces, folder)
         except UNUSABLE as error:
-            _warn_once(f"compiled code cannot be kept in {self.folder}: {error}", self.advice)
+            warn_once(f"compiled code cannot be kept in {self.folder}: {error}", self.advice)
             return False
         return True
 
@@ -263,7 +273,7 @@ def _record(handle: int, name: str) -> Any:
 
 
 @cache
-def _warn_once(text: str, advice: str) -> None:
+def warn_once(text: str, advice: str) -> None:
     warnings.warn(f"{text}; {advice}", CacheWarning, stacklevel=2)
 
 
@@ -276,7 +286,7 @@ def _is_private(handle: int, folder: Path, advice: str) -> bool:
     """Code is only run from a folder that nobody else can write to."""
     status = os.fstat(handle)
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        _warn_once(f"the cache {folder} is not used: others may write to it", advice)
+        warn_once(f"the cache {folder} is not used: others may write to it", advice)
         return False
     if status.st_mode & 0o077:
         os.fchmod(handle, 0o700)

@@ -14,6 +14,7 @@ from benchmarks import repeatability
 from sanderling.measure import engine_process, noise
 from sanderling.measure.interleaving import Budget
 from sanderling.measure.noise import Look
+from sanderling.measure.part_times import FOREIGN_OPS
 from sanderling.measure.record import Setting
 from sanderling.measure.sample_statistics import ratio, ratio_of_launches
 
@@ -206,6 +207,8 @@ def test_samples_show_disturbances() -> None:
         (uneven, ["spread"]),
         (measured(switches=500, cpu_seconds=1.0), ["switches"]),
         (measured(setting=Setting(contend=2), switches=500, cpu_seconds=1.0), []),
+        (measured(facts={FOREIGN_OPS: 5}, switches=54317, cpu_seconds=1.0), []),
+        (measured(facts={FOREIGN_OPS: 0}, switches=500, cpu_seconds=1.0), ["switches"]),
     ]
     for result, expected in cases:
         assert [d.kind for d in noise.of_result(result)] == expected

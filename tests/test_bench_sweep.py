@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 import sanderling.measure.bench as home
+from sanderling import load
 from sanderling.measure import bench_plots, bench_tables, model_table, noise, sweep
 from sanderling.measure.background_load import Busy
+from sanderling.measure.inputs import Feeding
 from sanderling.measure.record import Setting
+from sanderling.runtime import registry
 
-from .support.bench_command import made, measured
+from .support.bench_command import F32, made, measured
+from .support.fake_delegates import Some
 
 # -- sweeps, contention, tables -----------------------------------------------------------------
 
@@ -26,6 +30,35 @@ def test_combinations() -> None:
     assert ("reference",) not in sweep.delegate_choices()
     counts = sweep.thread_counts()
     assert counts[0] == 1 and counts[-1] == len(noise.usable_cpus())
+
+
+def test_a_delegate_that_takes_all_is_not_tried_with_settings_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it leaves to the cpu depends on them again."""
+    everything = {op.name for op in load(F32).main.ops}
+
+    class Apart(Some):
+        uses_threads = False
+
+    for name, takes in {"whole": everything, "part": {"SOFTMAX"}}.items():
+        one = Apart(takes, name)
+        monkeypatch.setitem(registry._registered, name, lambda one=one: one)
+    choices = [("whole",), ("part",), ("cpu",)]
+
+    def tried(axes: home.Axes) -> dict[str, list[tuple[int, str]]]:
+        made = home.BenchedModel.of(F32, "m", Feeding({}, {}, {}, 0), "", (), axes)
+        return {
+            c[0]: [(s.threads, s.precision) for s in made.settings if s.delegates == c]
+            for c in choices
+        }
+
+    monkeypatch.setattr(home, "why_not", lambda *_: "")
+    monkeypatch.setattr(home, "thread_counts", lambda: [1, 2])
+    swept = tried(home._axes(["sanderling"], [], choices, [], True, 0))
+    assert swept["whole"] == [(1, "f32")] and len(swept["part"]) == len(swept["cpu"]) == 4
+    asked = tried(home._axes(["sanderling"], [1, 2], choices, [], True, 0))
+    assert asked["whole"] == [(1, "f32"), (2, "f32")]  # threads were given by name
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ import sanderling
 import sanderling.delegates.cpu.delegate as cpu
 from sanderling import InputError, Model, diff, load, save
 from sanderling.delegates.cpu.isa.targets import host_target
-from sanderling.evaluate.setting_delegates import as_computed, runs_on
+from sanderling.evaluate.setting_delegates import as_computed
 from sanderling.ir import DType, Graph
 from sanderling.measure.benchmark_model.providers import PROVIDERS, stand_in
 from sanderling.measure.record import Setting
+from sanderling.runtime.coverage import runs_on
 
 from .support.diff_command import BY_DEFINITION, EXACT, F32, INT8, F, call, restless, small
 from .support.fake_delegates import Some

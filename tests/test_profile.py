@@ -229,6 +229,8 @@ def test_a_short_run_says_how_it_was_counted() -> None:
     counting = {"together": 57, "every": 4, "cost": 0.031, "plain_ms": 0.0034}
     first, second = profiles._told(counting)
     assert "mean of 57" in first and "adds +3.1%" in second and "one of 4" in second
+    (noise,) = profiles._told(counting | {"together": 1, "cost": -0.082})
+    assert "adds less to a run than can be told from noise" in noise and "-8.2" not in noise
     assert profiles._told({"together": 1, "every": 1, "cost": None, "plain_ms": None}) == []
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from sanderling import FallbackWarning, load
 from sanderling.measure.trace_insights import insights
-from sanderling.runtime.trace import Instant, Slice, Trace
+from sanderling.runtime.trace import Instant, Slice, Trace, record
 
+from .support.command_line import F32
+from .support.fake_delegates import Some
 from .support.trace_recordings import (
     surroundings,  # noqa: F401
     trace_about,
@@ -131,6 +135,24 @@ def test_one_interrupted_run_is_no_slow_op() -> None:
     assert "dominating" not in kinds(made)
 
 
+def test_a_border_that_dominates_has_no_node_and_no_channels() -> None:
+    made = made_up(a=(LONG,), big=(8 * LONG,), c=(LONG,))
+    for s in made.of_kind("op"):
+        s.args.update(
+            {"delegate": "gpu"} | ({"op": "import", "node": -1} if s.name == "big" else {})
+        )
+    said = kinds(made)["dominating"]
+    assert "import (kernel k on gpu) takes 80 %" in said and "--delegates gpu,cpu" in said
+    assert "node" not in said and "channels" not in said
+
+
+@pytest.mark.parametrize("delegate, apart", [("cpu", True), ("gpu", False)])
+def test_only_the_cpus_traced_code_is_kept_apart(delegate: str, apart: bool) -> None:
+    made = made_up(a=(LONG,))
+    made.slices.append(Slice(1, 0, 10**9, "compiling 1 op", "compile", {"delegate": delegate}))
+    assert ("kept apart" in kinds(made)["compiling"]) == apart
+
+
 @pytest.mark.parametrize(
     "types, advised",
     [
@@ -152,6 +174,17 @@ def test_fallbacks_and_borders_of_a_real_run() -> None:
     assert "custom.TraceTest has no kernel" in found["fallback"]
     assert "borders between parts 2 times (2 KiB)" in found["borders"]
     assert all("\n  why: " in text and "\n  do: " in text for text in found.values())
+
+
+def test_who_failed_to_compile_is_not_advised_to_take_other_ops() -> None:
+    """The reason is the delegate's, or its device's."""
+    model = load(F32)
+    with record() as made, pytest.warns(FallbackWarning):
+        delegate = Some({op.name for op in model.main.ops}, fails="compile")
+        model.compile([delegate]).run({"image": np.zeros((1, 8, 8, 1), np.float32)})
+    said = kinds(made)["fallback"]
+    assert "out of luck" in said and "mend what the reason names, or leave 'some' out" in said
+    assert "similar ops" not in said
 
 
 def test_a_fallback_without_runs() -> None:

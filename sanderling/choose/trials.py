@@ -120,7 +120,7 @@ class Trials(AbstractContextManager["Trials"]):
         made = measure_models(subjects, how, self.evidence.progress, together=True)
         if launches > 1:
             self.warnings = [str(text) for text in sentences(made.warnings)]
-        by_cell = {(r.model, r.setting.name): r for r in made.results}
+        by_cell = {(r.model, r.setting.asked.name): r for r in made.results}
         base = by_cell[AS_GIVEN, self.evidence.base.name]
         if base.error:
             raise SanderlingError(

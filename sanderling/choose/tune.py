@@ -190,6 +190,7 @@ def tune(
         precision or PRECISIONS,
         0,
         swept=not precision,
+        sweeps_threads=not threads,
     )
     feeding = Feeding(shapes or {}, {}, inputs or {}, seed)
     files = tuple(str(Path(p).absolute()) for p in plugins)
@@ -273,12 +274,13 @@ class _Search:
 
     def _is_sound(self, result: Result, made: Bench) -> bool:
         off = {gap.setting: gap.gap for gap in made.answers if not gap.fits}
+        name = result.setting.asked.name
         if result.setting.name in off:
-            self.refused[result.setting.name] = f"its answers are off: {off[result.setting.name]}"
+            self.refused[name] = f"its answers are off: {off[result.setting.name]}"
         if _takes_nothing(result):
             why = "; ".join(["its delegate takes no op", *result.notes[1:]])
-            self.refused[result.setting.name] = why
-        return bool(result.rounds) and result.setting.name not in self.refused
+            self.refused[name] = why
+        return bool(result.rounds) and name not in self.refused
 
     def _better(self, made: Bench, count: int) -> list[Setting]:
         """The default, and the best of the others."""

@@ -30,6 +30,7 @@ from ..runtime.settings_file import read_settings
 from ..tables import facts, table
 from . import completion
 from .common import (
+    FullDelegation,
     JsonPath,
     JsonTarget,
     Plugins,
@@ -49,7 +50,7 @@ from .common import (
     write_target,
 )
 
-REGRESSION = 1  # the exit status
+REGRESSION = NOT_DELEGATED = 1  # exit status
 TABLES = {".md": model_table.as_markdown, ".html": model_table.as_html}
 
 
@@ -88,6 +89,7 @@ def bench(
             help="Delegates to try one after the other; a+b prefers a, then b. Default: cpu.",
         ),
     ] = "",
+    require_full_delegation: FullDelegation = False,
     precision: Annotated[
         str,
         typer.Option(
@@ -291,6 +293,7 @@ def bench(
         "run_delay": run_delay,
         "cpus": _cpus(cpus),
         "cold": cold,
+        "require_full_delegation": require_full_delegation,
         "timeout": timeout,
         "verbose": verbose,
         "seed": seed,
@@ -311,6 +314,7 @@ def bench(
                 "--range": range,
                 "--shape": shape,
                 "--cold": cold,
+                "--require-full-delegation": require_full_delegation,
             },
             "a device runs a tool of its own (--device-flag passes its flags)",
         )
@@ -358,8 +362,18 @@ def bench(
             some = f", {partial} of them from fewer runs" if partial else ""
             say(f"interrupted; {plural(len(found.results), 'result')} kept{some}")
             raise interrupt
-    if limit is not None and earlier.failed(changes):
-        say(f"the check failed: {earlier.failure(changes, limit)}")
+    if require_full_delegation and any(r.error and r.setting.delegates for r in found.results):
+        raise typer.Exit(NOT_DELEGATED)
+    if limit is not None:
+        _check(found, changes, limit)
+
+
+def _check(found: Bench, changes: Sequence[earlier.Change], limit: float) -> None:
+    """The limit holds of what was measured, and of a delegate that took no op nothing was."""
+    idle = [s for r in found.results for s in r.facts.get("idle_delegates", ())]
+    if idle or earlier.failed(changes):
+        why = idle[0] if idle else earlier.failure(changes, limit)
+        say(f"the check failed: {why}")
         raise typer.Exit(REGRESSION)
 
 

@@ -82,6 +82,13 @@ DelegateNames = Annotated[
         help="A delegate to prefer; may be repeated, first is best.",
     ),
 ]
+FullDelegation = Annotated[
+    bool,
+    typer.Option(
+        "--require-full-delegation",
+        help="Fail unless the first delegate that is named runs every op.",
+    ),
+]
 
 Plugins = Annotated[
     list[Path],

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import InputError
 from ..evaluate.differences import diff as behind
-from ..evaluate.differences.diff import Diff
+from ..evaluate.differences.diff import Diff, idle_lines
 from ..evaluate.differences.diff_export import (
     COLUMNS,
     layer_row,
@@ -26,17 +26,18 @@ from ..evaluate.error_measures import ErrorLimits
 from ..evaluate.images.preprocess import Pipeline, adjusted, load_pipeline
 from ..evaluate.on_device.device_diff import diff_on_device
 from ..evaluate.output_kinds import MASKS, MEASURES, SCORES
-from ..evaluate.setting_delegates import runs_on
 from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import EXTERNAL, PROVIDERS, carried
 from ..measure.devices import DeviceOptions
 from ..measure.record import Setting
 from ..plots import kind_of
+from ..runtime.coverage import runs_on
 from ..runtime.inputs import Picture
 from ..runtime.registry import delegate_names
 from ..tables import table, whole_in_files
 from . import completion
 from .common import (
+    FullDelegation,
     JsonPath,
     JsonTarget,
     OutputKinds,
@@ -63,7 +64,7 @@ from .device import (
     device_delegates,
 )
 from .run import numbers
-from .tool_flags import ToolCommand, chosen_delegates
+from .tool_flags import DelegatesHere, ToolCommand, chosen_delegates, with_full_delegation
 
 FAILED = 1
 COMMAND = ToolCommand
@@ -104,6 +105,7 @@ def diff(
             help="A delegate of the test; may be repeated. xnnpack is LiteRT with XNNPACK.",
         ),
     ] = [],  # noqa: B006
+    require_full_delegation: FullDelegation = False,
     engine_a: Annotated[
         str,
         typer.Option(
@@ -257,11 +259,12 @@ def diff(
     quantised). With --device, TensorFlow Lite's inference_diff compares the delegates of a phone
     with one thread of its CPU.
 
-    Exit status 1 if a limit (--max-..., --min-...) does not hold.
+    Exit status 1 if a limit (--max-..., --min-...) does not hold, or if one is given and a delegate
+    that was named took no op: nothing was compared on it.
     """
     load_plugins(plugin)
     model = _model(a, model_file)
-    flags: Values = ctx.meta["registrar"]
+    flags = with_full_delegation(ctx.meta["registrar"], require_full_delegation)
     limits = ErrorLimits(
         max_error,
         max_avg_error,
@@ -281,6 +284,7 @@ def diff(
         kind_of(plot)
         per_tensor = True
     _warn_unused(locals())
+    absent: list[str] = []
     if device:
         if b is not None:
             raise InputError("a device compares one model", where="B", fix="leave it out")
@@ -293,8 +297,9 @@ def diff(
         )
         setting = Setting(threads=threads_b, delegates=chosen, precision=precision_b)
     else:
-        engine_a, delegate_a = _ours(delegate_a, engine_a, Values())
-        engine_b, delegate_b = _ours(delegate_b, engine_b, flags)
+        engine_a, (delegate_a, absent) = _ours(delegate_a, engine_a, Values())
+        engine_b, (delegate_b, absent_b) = _ours(delegate_b, engine_b, flags)
+        absent += absent_b
 
     def compare(show: Progress) -> Diff:
         if device:
@@ -336,6 +341,7 @@ def diff(
         target = opened.enter_context(JsonTarget(json))
         with progress() as show, _kept_when_interrupted():
             found = compare(show)
+        found.failed += absent if limits.given() else []
         if drawn is not None and plot is not None:
             write_target(drawn, plot_errors(found, plot))
         if stage is not None:
@@ -368,13 +374,13 @@ def _model(a: Path | None, model_file: Path | None) -> Path:
     return chosen
 
 
-def _ours(wanted: list[str], engine: str, flags: Values) -> tuple[str, list[str]]:
+def _ours(wanted: list[str], engine: str, flags: Values) -> tuple[str, DelegatesHere]:
     """The guide tool's delegates in our terms. XNNPACK is what LiteRT runs on: alone it is LiteRT
     itself, beside others a delegate like them."""
     named = [p.flag.removeprefix("use_") for p in PROVIDERS if flags.on(p.flag)]
     alone = {*wanted, *named} == {"xnnpack"} and not carried(flags) and not flags.text(EXTERNAL)
     if alone and engine in ("sanderling", "litert") and "xnnpack" not in delegate_names():
-        return "litert", []
+        return "litert", DelegatesHere([], [])
     return engine, chosen_delegates(wanted, flags)
 
 
@@ -422,7 +428,8 @@ def _sides(found: Diff) -> str:
             )
         )
     columns = ["side", "~model", "runs on", ">threads", "precision", ">median ms", ">p5", ">p95"]
-    return table(columns, rows) + f"\ninputs: {found.inputs}"
+    lines = [table(columns, rows), *idle_lines(found.reference, found.test)]
+    return "\n".join([*lines, f"inputs: {found.inputs}"])
 
 
 def _outputs(found: Diff) -> str:

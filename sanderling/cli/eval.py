@@ -25,7 +25,6 @@ from ..evaluate.running.evaluation import (
     compare_evaluations,
     evaluate_task,
 )
-from ..evaluate.setting_delegates import runs_on
 from ..evaluate.task import Task, find_task, plugin_files, run_each, settings_of, task_names
 from ..files import check_ending
 from ..format import AtomicFile
@@ -33,11 +32,13 @@ from ..measure.benchmark_model.flags import Values
 from ..measure.benchmark_model.providers import carried
 from ..measure.devices import DeviceOptions
 from ..measure.record import Setting
+from ..runtime.coverage import runs_on
 from ..runtime.settings_file import read_settings
 from ..tables import table
 from . import completion
 from .common import (
     A_MODEL,
+    FullDelegation,
     JsonTarget,
     Plugins,
     Quiet,
@@ -62,7 +63,7 @@ from .device import (
     DeviceTimeout,
     device_delegates,
 )
-from .tool_flags import ToolCommand, chosen_delegates
+from .tool_flags import ToolCommand, chosen_delegates, with_full_delegation
 
 FAILED = 1
 SHOWN = 10  # failures that are named on the terminal; the record has all
@@ -91,6 +92,7 @@ COMMON: Common = {
         autocompletion=completion.DELEGATE,
         help="A delegate to prefer; may be repeated, first is best. TensorFlow Lite's names are "
              "known too.")], []),
+    "require_full_delegation": (FullDelegation, False),
     "threads": (Annotated[int, typer.Option("--threads", "--num_interpreter_threads", metavar="N",
         min=1, help="Threads of each session.")], 1),
     "precision": (Annotated[str, typer.Option(metavar="P", autocompletion=completion.PRECISION,
@@ -238,6 +240,7 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
     for name, others in NO_EFFECT.items():
         if values[name] not in ("", 1):
             _warn_unused(values, others.split(), f"--{name}")
+    flags = with_full_delegation(flags, values["require_full_delegation"])
     task = kind(**settings)
     recorded = task.recorded()
     with ExitStack() as opened:
@@ -254,10 +257,11 @@ def _run(kind: type[Task], settings: dict[str, Any], values: Common, flags: Valu
         delegates = chosen_delegates(values["delegate"], flags)
         task.detail = bool(values["against"] or values["predictions"])
         model = _model(values)
-        found = _evaluate(model, task, values, delegates, flags, model.name)
+        found = _evaluate(model, task, values, delegates.names, flags, model.name)
+        found.idle_delegates += delegates.absent
         record = found.to_json()
         if values["against"]:
-            other = _other(kind, settings, values, delegates, flags)
+            other = _other(kind, settings, values, delegates.names, flags)
             compared = compare_evaluations(found, other)
             record |= {"against": other.to_json(), "compared": compared}
         if not target.write(record):
@@ -273,6 +277,7 @@ def _finish(
     for name, file in files.items():
         write_target(file, _content(name, found, values[name]))
     _check(record, values["require"])
+    _check_idle(record, values["require"])
     _check_failures(found, values["max_failures"])
 
 
@@ -502,6 +507,8 @@ def _print(found: Evaluation, compared: dict[str, Any] | None, against: Path | N
     typer.echo(f"\n{_speed(found)}")
     if found.setting.delegates and found.ops_by_delegate:
         typer.echo(f"runs on: {runs_on(found.setting.delegates, found.ops_by_delegate)}")
+    for sentence in found.idle_delegates:
+        typer.echo(f"{sentence}; no figure is of it")
 
 
 def _speed(found: Evaluation) -> str:
@@ -528,6 +535,16 @@ def _tell_failures(found: Evaluation) -> None:
             say(f"  {failure.id}: {failure.why}")
         if len(found.failures) > SHOWN:
             say(f"  and {len(found.failures) - SHOWN} more, see --json")
+
+
+def _check_idle(record: Mapping[str, Any], wanted: Sequence[str]) -> None:
+    """Figures of another delegate than was asked for prove nothing of the one that was."""
+    idle = [*record["idle_delegates"], *record.get("against", {}).get("idle_delegates", ())]
+    if not wanted or not idle:
+        return
+    for sentence in dict.fromkeys(idle):
+        say(f"sanderling: --require does not hold: {sentence}")
+    raise typer.Exit(FAILED)
 
 
 def _check_failures(found: Evaluation, most: int | None) -> None:

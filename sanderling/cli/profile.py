@@ -38,6 +38,7 @@ from .common import (
     STDOUT,
     DelegateNames,
     EntryPoint,
+    FullDelegation,
     InputFiles,
     JsonPath,
     JsonTarget,
@@ -69,6 +70,7 @@ def profile(
         ),
     ] = None,
     delegate: DelegateNames = [],  # noqa: B006
+    require_full_delegation: FullDelegation = False,
     engine: Annotated[
         str,
         typer.Option(
@@ -161,6 +163,7 @@ def profile(
                 threads=threads,
                 runs=runs,
                 delegates=delegate,
+                require_full_delegation=require_full_delegation,
                 engine=engine,
                 precision=precision,
                 inputs=feeds,

@@ -19,6 +19,7 @@ from ..errors import InputError, ModelError
 from ..format import load
 from ..format.class_labels import labels_of
 from ..ir import Array, DType, Model, Shape, Signature, Tensor
+from ..runtime.coverage import idle_delegates
 from ..runtime.inputs import (
     PICTURES,
     Picture,
@@ -33,6 +34,7 @@ from . import completion
 from .class_names import ClassNames
 from .common import (
     DelegateNames,
+    FullDelegation,
     JsonPath,
     JsonTarget,
     ModelPath,
@@ -55,6 +57,7 @@ from .run_text import print_runs
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
     from ..evaluate.images.preprocess import Pipeline
     from ..evaluate.tasks.output_readers import Findings
+    from ..runtime.session import Session
 
 SCHEMA = "sanderling.run/1"
 Value = TypeVar("Value", str, list[str], Shape)
@@ -113,6 +116,7 @@ def run(
         typer.Option(metavar="KEY", help="The entry point to run, for a model with several."),
     ] = None,
     delegate: DelegateNames = [],  # noqa: B006
+    require_full_delegation: FullDelegation = False,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
     settings: SettingsPath = None,
     mean: Annotated[
@@ -180,7 +184,9 @@ def run(
     """Run a model on files, once for each, and print, write or draw its outputs."""
     load_plugins(plugin)
     source = load(model)
-    session = source.compile(delegate, threads, settings=settings)
+    session = source.compile(
+        delegate, threads, settings=settings, require_full_delegation=require_full_delegation
+    )
     entry = session.entry(signature)
     how = Picture(numbers(mean, "--mean"), numbers(std, "--std"), resample or "bilinear", bgr)
     names = _class_names(source, labels, label_offset or 0)
@@ -239,10 +245,12 @@ def run(
                 if eye
                 else (_feeds(entry, job, how, random, shapes, rate, prepare), None)
             )
-            begin = time.perf_counter()
+            begin, planned = time.perf_counter(), session.compile_seconds
             with _naming_files(entry, job, feeds):
                 codes = session.run(feeds, signature=signature)
-            made = FinishedRun(title, job, time.perf_counter() - begin)
+            seconds, now = time.perf_counter() - begin, session.compile_seconds
+            earlier = sum(run.compile_seconds for run in runs)
+            made = FinishedRun(title, job, seconds - (now - planned), now - earlier)
             reals = {n: _portable(dequantize_array(a, entry.outputs[n])) for n, a in codes.items()}
             made.outputs = reals if dequantize else {n: _portable(a) for n, a in codes.items()}
             made.top = names.best(reals, top or 5) if names is not None and eye is None else None
@@ -253,12 +261,30 @@ def run(
             _check_alike(runs, files)
         if gallery:
             gallery.tell()
+        idle = _idle(session, delegate, settings, entry, feeds)
         for name, file in files.items():
             write_target(
                 file, _npz(_stacked(runs)) if name == EVERYTHING else _npy(_stacked(runs)[name])
             )
-        if not target.write(_record(str(model), runs)):
+        if not target.write(_record(str(model), runs) | {"idle_delegates": idle}):
             print_runs(runs, verbose)
+    for sentence in idle:
+        warn(f"{sentence}; `sanderling inspect {model} --delegate NAME` says more")
+
+
+def _idle(
+    session: Session,
+    delegates: list[str],
+    settings: Path | None,
+    entry: Signature,
+    feeds: Mapping[str, Array],
+) -> list[str]:
+    """Of delegates that somebody asked for, those that ran nothing of the last run."""
+    wanted = delegates or (session.delegates if settings else [])
+    if not wanted:
+        return []
+    by_tensor = {t: feeds[n].shape for n, t in entry.inputs.items()}
+    return idle_delegates(session, wanted, entry.graph, [by_tensor[t] for t in entry.graph.inputs])
 
 
 def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
@@ -279,6 +305,7 @@ class FinishedRun:
     title: str
     files: Files
     seconds: float
+    compile_seconds: float  # before it, and in it for shapes that are new
     outputs: dict[str, Array] = field(default_factory=dict)
     top: dict[str, list[dict[str, Any]]] | None = None  # with --labels
     found: Findings | None = None
@@ -286,6 +313,7 @@ class FinishedRun:
     def to_json(self) -> dict[str, Any]:
         made: dict[str, Any] = {
             "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
             "outputs": {name: _describe(array) for name, array in self.outputs.items()},
         }
         made |= {} if self.top is None else {"top": self.top}

@@ -27,11 +27,14 @@ def print_runs(runs: Sequence[FinishedRun], verbose: bool) -> None:
 
 def _took(runs: Sequence[FinishedRun]) -> str:
     first = f"{runs[0].seconds * 1e3:.1f} ms, first-run work included"
+    compiling = sum(run.compile_seconds for run in runs)
+    apart = f"; planning and compiling, apart from that, {compiling * 1e3:.1f} ms"
     if len(runs) == 1:
-        return f"one run took {first}"
+        return f"one run took {first}{apart}"
     later = median(run.seconds for run in runs[1:])
     return (
-        f"the first of {len(runs)} runs took {first}; the median of the others {later * 1e3:.1f} ms"
+        f"the first of {len(runs)} runs took {first}; the median of the others "
+        f"{later * 1e3:.1f} ms{apart}"
     )
 
 

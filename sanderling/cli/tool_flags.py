@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer.core import TyperCommand
 
@@ -22,7 +22,8 @@ from .common import warn
 
 # The tools take flags for every delegate; --help is ours. Two more are about partitions.
 REGISTRAR = {f.name for f in DELEGATES} - {"help"} | set(ALIASES)
-REGISTRAR |= {"require_full_delegation", "disable_delegate_clustering"}
+FULL = "require_full_delegation"
+REGISTRAR |= {FULL, "disable_delegate_clustering"}
 
 
 class ToolCommand(TyperCommand):
@@ -35,24 +36,37 @@ class ToolCommand(TyperCommand):
         return super().parse_args(ctx, [a for word in rest for a in _spelled(word, own)])
 
 
-def chosen_delegates(names: Sequence[str], flags: Values) -> list[str]:
+class DelegatesHere(NamedTuple):
+    """Those that can be used, and a sentence for each that is not here: it is left out, as the
+    tools do."""
+
+    names: list[str]
+    absent: list[str]
+
+
+def with_full_delegation(flags: Values, is_required: bool) -> Values:
+    """The flags, with that of TensorFlow Lite's tools where our option asks for the same."""
+    return Values({**flags.given, FULL: True}) if is_required else flags
+
+
+def chosen_delegates(names: Sequence[str], flags: Values) -> DelegatesHere:
     """Of --delegate and of the tools' flags, in their order, as another process can name them."""
-    found = delegates_here(names)
+    found, absent = delegates_here(names)
     chosen = choose(flags, False)
-    for text in (*chosen.absent, *chosen.said, *unused(flags)):
+    absent += chosen.absent
+    for text in (*absent, *chosen.said, *unused(flags)):
         warn(text)
-    if flags.on("require_full_delegation") and not found and not chosen.applied:
+    if flags.on(FULL) and not found and not chosen.applied:
         raise fallback_detected("no delegate was applied")
-    if not chosen.applied and not chosen.said:
-        return found
-    return found + [d.spelling or d.name for d in chosen.delegates]
+    if chosen.applied or chosen.said:
+        found += [d.spelling or d.name for d in chosen.delegates]
+    return DelegatesHere(found, absent)
 
 
-def delegates_here(names: Sequence[str]) -> list[str]:
-    """Ours by their names; TensorFlow Lite's by what stands for them here. One that is not here is
-    told of and left out, as the tools do."""
+def delegates_here(names: Sequence[str]) -> DelegatesHere:
+    """Ours by their names; TensorFlow Lite's by what stands for them here."""
     known = {p.flag.removeprefix("use_"): p for p in PROVIDERS}
-    found = []
+    found, absent = [], []
     for name in names:
         theirs = known.get(name)
         if theirs is None or (name in delegate_names() and name not in theirs.delegates):
@@ -60,10 +74,10 @@ def delegates_here(names: Sequence[str]) -> list[str]:
             continue
         delegate, problems = stand_in(theirs)
         if delegate is None:
-            warn(absence(theirs, problems))
+            absent.append(absence(theirs, problems))
         else:
             found.append(delegate.name)
-    return found
+    return DelegatesHere(found, absent)
 
 
 def _registrar(args: Sequence[str]) -> tuple[Values, list[str]]:

@@ -30,6 +30,7 @@ from .common import (
     A_MODEL,
     DelegateNames,
     EntryPoint,
+    FullDelegation,
     InputFiles,
     JsonPath,
     JsonTarget,
@@ -71,6 +72,7 @@ def trace(
     runs: Annotated[int, typer.Option(metavar="N", help="Runs to record.")] = 5,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Threads to use.")] = None,
     delegate: DelegateNames = [],  # noqa: B006
+    require_full_delegation: FullDelegation = False,
     input: InputFiles = [],  # noqa: B006
     random: Annotated[int, typer.Option(metavar="SEED", min=0, help="Of the random values.")] = 0,
     shape: RandomShapes = [],  # noqa: B006
@@ -112,7 +114,9 @@ def trace(
     perfetto, with debug.tflite.trace set for the time.
     """
     if device and read_ is None:
-        warn_unused({"--input": input, "--shape": shape, "--signature": signature}, A_DEVICE)
+        unused: dict[str, object] = {"--input": input, "--shape": shape, "--signature": signature}
+        unused["--require-full-delegation"] = require_full_delegation
+        warn_unused(unused, A_DEVICE)
         options = DeviceOptions(
             binary=device_binary,
             adb=adb,
@@ -135,6 +139,7 @@ def trace(
                 "--output": output,
                 "--threads": threads,
                 "--delegate": delegate,
+                "--require-full-delegation": require_full_delegation,
                 "--input": input,
                 "--shape": shape,
                 "--signature": signature,
@@ -169,6 +174,7 @@ def trace(
                     runs=runs,
                     threads=threads,
                     delegates=delegate,
+                    require_full_delegation=require_full_delegation,
                     feeds=feeds,
                     signature=signature,
                     progress=show,

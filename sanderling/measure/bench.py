@@ -19,7 +19,7 @@ from ..config import CACHE
 from ..delegates.engines.packages import PACKAGES, is_installed
 from ..errors import ArgumentError, InputError, MissingExtraError, SanderlingError, UnsupportedError
 from ..format import load
-from ..ir import Model, Shape
+from ..ir import Graph, Model, Shape
 from ..ir.types import Array
 from ..processors import usable_cpus
 from ..runtime.plugins import load_plugins
@@ -43,6 +43,7 @@ from .sweep import (
     Recommendation,
     combinations,
     delegate_choices,
+    heeds_no_setting,
     recommend,
     thread_counts,
     why_not,
@@ -145,6 +146,7 @@ class Procedure:
     verbose: bool = False
     timeout: float = 180.0
     seed: int = 0
+    require_full_delegation: bool = False
     at_once: int = 1  # processes that start together; with several, starts are no figures
 
     def check(self) -> None:
@@ -220,7 +222,8 @@ def bench(
     that this machine has. contend: each again beside so many busy processes. shapes, ranges and
     inputs (files) are by the input's name, "" for the only one. Further names are those of
     `sanderling.measure.bench.Procedure`: runs, min_secs, max_secs, warmup_runs, warmup_secs,
-    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed, at_once.
+    launches, run_frequency, run_delay, cpus, cold, verbose, timeout, seed, at_once,
+    require_full_delegation (of settings that name a delegate).
 
     A configuration that fails is in the results with its reason. Interrupted, it raises
     BenchInterrupted, which has what was measured so far.
@@ -294,7 +297,21 @@ class Axes:
     delegates: Sequence[tuple[str, ...]]
     precision: Sequence[str]
     contend: int
-    swept: bool
+    swept: bool  # the precision
+    sweeps_threads: bool = False
+
+    def without_moot(
+        self, settings: Sequence[Setting], graph: Graph, shapes: Sequence[Shape]
+    ) -> list[Setting]:
+        """Those that differ in what the delegate heeds: of the others the first is enough."""
+        own = [d for d in self.delegates if heeds_no_setting(d, graph, shapes)]
+        threads = set(self.threads[1:] if self.sweeps_threads else ())
+        precision = set(self.precision[1:] if self.swept else ())
+        return [
+            s
+            for s in settings
+            if s.delegates not in own or not (s.threads in threads or s.precision in precision)
+        ]
 
 
 def _axes(
@@ -326,6 +343,7 @@ def _axes(
         precision or (PRECISIONS if sweep else PRECISIONS[:1]),
         contend,
         swept=sweep and not precision,
+        sweeps_threads=sweep and not threads,
     )
 
 
@@ -364,6 +382,9 @@ class BenchedModel:
         )
         if axes.swept:
             wanted = [s for s in wanted if not why_not(s, kind)]
+        inputs = feeding.arrays(entry)
+        if axes.swept or axes.sweeps_threads:
+            wanted = axes.without_moot(wanted, entry.graph, [a.shape for a in inputs])
         facts = {
             "path": str(path),
             "quantisation": kind,
@@ -373,7 +394,7 @@ class BenchedModel:
             "weights": about["weight_bytes"],
             "inputs": {n: t.type_text for n, t in entry.inputs.items()},
         }
-        return cls(name, model, feeding.arrays(entry), signature, plugins, wanted, kind, facts)
+        return cls(name, model, inputs, signature, plugins, wanted, kind, facts)
 
     def why_not(self, setting: Setting) -> str:
         reason = why_not(setting, self.kind)
@@ -384,6 +405,7 @@ class BenchedModel:
 
     def job(self, setting: Setting, how: Procedure, onnx: str) -> EngineJob:
         more = {"cpus": how.cpus, "plugins": self.plugins, "onnx": onnx, "verbose": how.verbose}
+        more["require_full"] = how.require_full_delegation and bool(setting.delegates)
         return job_for(self.model, setting, self.batch(setting.batch), self.signature, **more)
 
     def batch(self, size: int) -> list[Array]:
@@ -600,7 +622,9 @@ def _starts(made: Result, subject: BenchedModel, launches: Sequence[Launch]) -> 
     ready = [x.ready for x in launches if x.ready is not None]
     made.inits, made.firsts = [r.init for r in ready], [r.first for r in ready]
     made.facts |= {"starts": [r.facts.get("start", "") for r in ready]}
-    made.facts[FOREIGN_OPS] = ready[0].facts.get(FOREIGN_OPS, 0)
+    made.facts |= {FOREIGN_OPS: ready[0].facts.get(FOREIGN_OPS, 0)}
+    made.facts |= {"idle_delegates": ready[0].facts.get("idle", [])}
+    made.setting = replace(made.setting, ran=str(ready[0].facts.get("ran", "")))
     alike = [x for x in launches if x.ready and x.ready.facts.get("start") == "from the cache"]
     alike = alike or [x for x in launches if x.ready]
     alike = [x for x in alike if not x.cut] or alike  # what its runs took is not known
@@ -655,7 +679,7 @@ def _judge(
     answers = {
         r.setting.name: [a[: len(a) // r.setting.batch] if a.ndim else a for a in ready.answers]
         for r in sound
-        if (ready := found[r.setting][0].ready) is not None
+        if (ready := found[r.setting.asked][0].ready) is not None
     }
     limits = {r.setting.name: tolerance(subject.kind, r.setting.precision) for r in sound}
     base = sound[0].setting.name if sound else ""

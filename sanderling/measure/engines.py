@@ -8,7 +8,7 @@ file (`mark("loaded")`), so that memory can be told apart; what it does after th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from ..errors import FallbackWarning, InputError, UnsupportedError
 from ..format import load
 from ..ir import Model
 from ..ir.types import Array
+from ..runtime.coverage import idle_delegates, ops_by_delegate, runs_on
 from ..runtime.plan import Plan
 from ..runtime.registry import BUILTIN
 from ..runtime.session import Session
@@ -47,6 +48,7 @@ class EngineJob:
     graph: int = 0  # the place of that graph in the file
     cpus: tuple[int, ...] = ()  # to run on; () is all that the process may use
     plugins: tuple[str, ...] = ()  # files that are run first
+    require_full: bool = False  # its first delegate has to take every op
     verbose: bool = False  # let through what the engine prints
 
 
@@ -117,7 +119,13 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
     options = {"precision": setting.precision} if setting.precision != "f32" else {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FallbackWarning)
-        session = Session(model, setting.delegates or ("cpu",), setting.threads, options=options)
+        session = Session(
+            model,
+            setting.delegates or ("cpu",),
+            setting.threads,
+            options=options,
+            require_full_delegation=job.require_full,
+        )
         signature = job.signature or None
         entry = session.entry(signature)
         mark("loaded")
@@ -131,10 +139,16 @@ def sanderling(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
         return [bound.outputs[names.get(n, n)] for n in job.output_names]
 
     plan = bound.binding.plan
-    note = "; ".join([_coverage(plan, setting), *_sentences(caught)])
+    counts = ops_by_delegate(session, setting.delegates, plan)
+    note = "; ".join([_coverage(counts), *_sentences(caught)])
+    idle = idle_delegates(
+        session, setting.delegates, entry.graph, [feeds[t.name].shape for t in entry.graph.inputs]
+    )
     facts: dict[str, object] = {
         "start": "compiled now" if plan.is_whole and not _is_kept(plan) else "from the cache",
         FOREIGN_OPS: foreign_ops(plan),
+        "idle": idle,
+        "ran": runs_on(setting.delegates, counts) if idle else "",
     }
     return LoadedEngine(
         bound.run,
@@ -152,15 +166,12 @@ def _is_kept(plan: Plan) -> bool:
     return bool(plan.steps) and all(step.executable.restored for step in plan.steps)
 
 
-def _coverage(plan: Plan, setting: Setting) -> str:
-    """Which share of the ops the wanted delegate runs. The plan that is run is asked, not a new
-    one: that would hold memory of its own. One from the cache knows no ops, but all are its."""
-    first = setting.delegates[0] if setting.delegates else "cpu"
-    parts = plan.partition.parts
-    if all(p.delegate.name == first for p in parts):
+def _coverage(counts: Mapping[str, int]) -> str:
+    """Which share of the ops the wanted delegate runs, which stands first."""
+    first, total = next(iter(counts)), sum(counts.values())
+    if counts[first] == total:
         return f"all ops on {first}"
-    ours = sum(len(p.ops) for p in parts if p.delegate.name == first)
-    return f"{ours}/{sum(len(p.ops) for p in parts)} ops on {first}"
+    return f"{counts[first]}/{total} ops on {first}"
 
 
 def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:

@@ -37,6 +37,7 @@ def run_model(
     delegates: str | PlainDelegate | Iterable[str | PlainDelegate] = (),
     feeds: Feeds | Callable[[Signature], Feeds] | None = None,
     signature: str | None = None,
+    require_full_delegation: bool = False,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> None:
     """What is worth recording of a model: load it, plan and compile, run it some times.
@@ -45,7 +46,9 @@ def run_model(
     """
     if runs < 1:
         raise ArgumentError(f"`runs` is {runs}", fix="give 1 or more")
-    session = Session(load(model), delegates, threads)
+    session = Session(
+        load(model), delegates, threads, require_full_delegation=require_full_delegation
+    )
     entry = session.entry(signature)
     with section("make inputs"):
         arrays = feeds(entry) if callable(feeds) else feeds or _random(entry)

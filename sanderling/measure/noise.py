@@ -17,6 +17,7 @@ from typing import Any
 from ..processors import usable_cpu_count, usable_cpus
 from ..progress import plural
 from .machine import CPUS, frequencies, governors
+from .part_times import FOREIGN_OPS
 from .record import Result
 
 # Where a disturbance begins to show in the figures.
@@ -152,10 +153,17 @@ def of_result(result: Result) -> list[Disturbance]:
         return []
     drift = _drift(result.rounds)
     way = "slower" if drift > 0 else "faster"
-    rate = result.switches / result.cpu_seconds if result.cpu_seconds else 0.0
+    rate = _switches(result)
     spread = (summary.p95 - summary.p5) / summary.median
     alone = not result.setting.contend
+    idle = result.facts.get("idle_delegates", ())
     shown = [
+        (
+            bool(idle),
+            "idle delegate",
+            "; ".join(idle),
+            "`sanderling inspect MODEL --delegate NAME` says more",
+        ),
         (
             not result.stable,
             "warm-up",
@@ -185,6 +193,15 @@ def of_result(result: Result) -> list[Disturbance]:
     return crowded(result.setting.threads, who) + [
         Disturbance(kind, what, remedy, who) for is_so, kind, what, remedy in shown if is_so
     ]
+
+
+def _switches(result: Result) -> float:
+    """How often in a second the scheduler took a CPU away from who computes. A delegate of others
+    brings threads of its own, whose taking turns is nobody's fault: they cannot be told apart."""
+    has_threads_of_others = bool(result.facts.get(FOREIGN_OPS))
+    if has_threads_of_others or not result.cpu_seconds:
+        return 0.0
+    return result.switches / result.cpu_seconds
 
 
 def sentences(found: Iterable[Disturbance]) -> list[str]:

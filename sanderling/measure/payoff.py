@@ -77,7 +77,7 @@ def payoffs(
 
 
 def _key(setting: Setting) -> Setting:
-    return replace(setting, delegates=())
+    return replace(setting.asked, delegates=())
 
 
 def parts_of(result: Result) -> list[PartTime]:

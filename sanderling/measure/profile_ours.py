@@ -338,12 +338,17 @@ class Ours:
         feeds: Mapping[str, Array],
         signature: str | None,
         ticks: float,
+        require_full: bool = False,
     ) -> None:
         options = {"precision": setting.precision} if setting.precision != "f32" else {}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", FallbackWarning)
             self.session = Session(
-                model, delegates(setting.delegates), setting.threads, options=options
+                model,
+                delegates(setting.delegates),
+                setting.threads,
+                options=options,
+                require_full_delegation=require_full,
             )
             entry = self.session.entry(signature)
             by_tensor = {t: feeds[n] for n, t in entry.inputs.items()}
@@ -496,9 +501,10 @@ def profile_ours(
     signature: str | None,
     ticks: float,
     turns: Callable[[Callable[[], None]], None],
+    require_full: bool = False,
 ) -> Taken:
     """turns(sample) decides how many samples are taken."""
-    ours = Ours(model, setting, feeds, signature, ticks)
+    ours = Ours(model, setting, feeds, signature, ticks, require_full)
     first = ours.first()
     for _ in range(WARM):
         ours.sample()

@@ -54,6 +54,7 @@ def profile(
     threads: int = 1,
     runs: int | None = None,
     delegates: Sequence[str] = (),
+    require_full_delegation: bool = False,
     engine: str = "sanderling",
     precision: str = "f32",
     inputs: Mapping[str, Array] | None = None,
@@ -78,7 +79,9 @@ def profile(
     turns = _Turns(runs, show)
     if engine == "sanderling":
         ticks = roof.ticks if roof else roofline(1).ticks if problem() is None else 1.0
-        taken = profile_ours(source, setting, feeds, signature, ticks, turns)
+        taken = profile_ours(
+            source, setting, feeds, signature, ticks, turns, require_full_delegation
+        )
     else:
         taken = _peer(engine, source, setting, feeds, signature, turns)
     roofs = device_roofs(taken, refresh_roofline, show) if with_roofline else {}
@@ -244,9 +247,11 @@ def _told(counting: Record) -> list[str]:
             f"runs this short are timed together: a sample is the mean of {counting['together']}"
         )
     if counting["cost"] is not None:
+        adds = f"adds {counting['cost']:+.1%} to a run"
+        if counting["cost"] <= 0:
+            adds = "adds less to a run than can be told from noise"
         found.append(
-            f"counting adds {counting['cost']:+.1%} to a run, so one of "
-            f"{counting['every']} is counted; the others took "
+            f"counting {adds}; one of {counting['every']} is counted, the others took "
             f"{counting['plain_ms']:.4g} ms"
         )
     return found

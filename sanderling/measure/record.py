@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import accumulate
 from statistics import median
 from typing import Any
@@ -27,13 +27,19 @@ class Setting:
     batch: int = 1  # so many times the samples that the inputs have, in one inference
     # Flags of TensorFlow Lite's tools about partitions and delegates, which sessions keep.
     flags: tuple[tuple[str, Any], ...] = ()
+    ran: str = ""  # who ran it, where a delegate that is named took no op
+
+    @property
+    def asked(self) -> Setting:
+        """The setting as it was asked for, whoever ran it."""
+        return replace(self, ran="")
 
     @property
     def name(self) -> str:
         """Short and unique among settings: what a table's row is called."""
         parts = [self.engine if self.device == "local" else f"{self.device} {self.engine}"]
         chosen = _shortest(self.delegates) if self.device == "local" else self.delegates
-        parts += ["+".join(chosen)] if chosen else []
+        parts += [self.ran or "+".join(chosen)] if chosen else []
         parts += [f"{self.threads} thread{'s' * (self.threads > 1)}"]
         parts += [self.precision] if self.precision != "f32" else []
         parts += [f"batch {self.batch}"] if self.batch > 1 else []

@@ -7,10 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..delegates.gpu.delegate import GpuDelegate
+from ..errors import SanderlingError
+from ..ir import Graph, Shape
+from ..passes.simplify import fold_constants
 from ..processors import usable_cpu_count
 from ..progress import plural
 from ..runtime.delegate import Delegate
-from ..runtime.registry import delegate_names, usable_delegate
+from ..runtime.registry import delegate_names, find_delegate, usable_delegate
+from ..runtime.specialise import specialise
 from ..units import byte_size
 from .engine_agreement import group
 from .engines import TITLES
@@ -65,6 +69,20 @@ def combinations(
     for setting in made:
         unique.setdefault(setting.name, setting)
     return list(unique.values())
+
+
+def heeds_no_setting(delegates: tuple[str, ...], graph: Graph, shapes: Sequence[Shape]) -> bool:
+    """Whether the first of these runs the whole graph, and threads and precision change nothing
+    there."""
+    first = find_delegate(delegates[0]) if delegates else None
+    if first is None or first.uses_threads:
+        return False
+    try:
+        special, _ = specialise(graph, shapes, [first])
+        fold_constants(special)
+        return not any(first.refuses_each(special.ops))
+    except SanderlingError:  # whoever measures it says so
+        return False
 
 
 def why_not(setting: Setting, kind: str) -> str:

@@ -267,9 +267,17 @@ def fallen_back(facts: Facts) -> Iterator[Finding]:
             f"'{delegate}' does not run {', '.join(named)}{more}: on '{runs_on}' they take "
             f"{_percent(spent, facts.total)} of a run",
             reason,
-            "replace them by similar ops that it takes (`sanderling inspect MODEL --delegate "
-            f"{delegate}` lists who takes what), or put another delegate before '{runs_on}'",
+            _remedy(delegate, runs_on, any(i.args.get("how") == "failed" for i in found.values())),
         )
+
+
+def _remedy(delegate: str, runs_on: str, has_failed: bool) -> str:
+    if has_failed:
+        return f"mend what the reason names, or leave '{delegate}' out: the ops are not at fault"
+    return (
+        "replace them by similar ops that it takes (`sanderling inspect MODEL --delegate "
+        f"{delegate}` lists who takes what), or put another delegate before '{runs_on}'"
+    )
 
 
 def in_turns_with_the_cpu(facts: Facts) -> Iterator[Finding]:
@@ -350,15 +358,31 @@ def one_op_dominates(facts: Facts) -> Iterator[Finding]:
     if args["op"] == args["delegate"]:  # a capture's delegate that tells nothing of its ops
         return
     if most > DOMINATING * whole:
-        yield Finding(
-            "dominating",
-            f"{args['op']} (node {args['node']}, {_kernel(args)}on {args['delegate']}) "
-            f"takes {_percent(most, whole)} of the time in ops",
-            f"it is the largest of {len(spent)} steps: making others faster hardly shows",
-            "see with `sanderling profile MODEL` how far it is from what the machine can do; "
-            f"{'quantise it, or ' if _is_float(args) else ''}give it fewer channels or a smaller "
-            "input",
-        )
+        named = f"takes {_percent(most, whole)} of the time in ops"
+        is_border = int(args["node"]) < 0
+        yield _border(args, named) if is_border else _largest(args, named, len(spent))
+
+
+def _border(args: Args, share: str) -> Finding:
+    """Of a step that is no op of the model: a delegate's own memory and its form begin there."""
+    return Finding(
+        "dominating",
+        f"{args['op']} ({_kernel(args)}on {args['delegate']}) {share}",
+        "it brings values across the border of a part, and there is little work inside of the part",
+        "see whether the delegate pays: `sanderling bench MODEL --delegates "
+        f"{args['delegate']},{CPU}`; larger batches have more work for each border",
+    )
+
+
+def _largest(args: Args, share: str, count: int) -> Finding:
+    return Finding(
+        "dominating",
+        f"{args['op']} (node {args['node']}, {_kernel(args)}on {args['delegate']}) {share}",
+        f"it is the largest of {count} steps: making others faster hardly shows",
+        "see with `sanderling profile MODEL` how far it is from what the machine can do; "
+        f"{'quantise it, or ' if _is_float(args) else ''}give it fewer channels or a smaller "
+        "input",
+    )
 
 
 def _kernel(args: Args) -> str:
@@ -376,10 +400,12 @@ def compiled_anew(facts: Facts) -> Iterator[Finding]:
     made = [s for s in facts.trace.of_kind("compile") if s.name.startswith("compiling ")]
     spent = sum(map(_length, made))
     if spent > max(facts.total / facts.count, 1e8):
+        is_cpu = any(s.args.get("delegate", CPU) == CPU for s in made)
+        apart = " (the cpu's code that is traced is kept apart from other code)" if is_cpu else ""
         yield Finding(
             "compiling",
             f"{_time(spent)} went into compiling",
-            "this code was not in the cache (code that is traced is kept apart from other code)",
+            f"this code was not in the cache{apart}",
             "nothing, if a second trace does not show it; otherwise let SANDERLING_CACHE be a "
             "folder that stays",
         )

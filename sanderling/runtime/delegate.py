@@ -232,6 +232,12 @@ class Delegate(ABC):
     min_nodes_per_partition: int = 0
     """Ops that a part of it has at least. Default 0: any number."""
 
+    # What of a session's settings it heeds.
+
+    uses_threads: bool = True
+    """Whether `threads` and `precision` of a session change how it runs: where it takes every op,
+    they are not tried out if they do not. Default True."""
+
     # Operators of its own.
 
     def infer(self, op: Op, specs: Sequence[Spec | None]) -> Sequence[Spec] | None:

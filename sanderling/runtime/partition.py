@@ -78,6 +78,7 @@ class Refusal:
 
     delegate: str
     reason: str
+    has_failed: bool = False  # it took the op, and could not compile it or run it
 
 
 @dataclass(eq=False)
@@ -161,11 +162,13 @@ def _asked(
     reason why it does not get one whatever it says."""
     asked = list(ops)
     for op, said in zip(asked, _answers(delegate, asked), strict=True):
-        reason = ops[op] or _known_failure(op, delegate, failed) or said
-        if reason is None:
+        failure = None if ops[op] else _known_failure(op, delegate, failed)
+        reason = ops[op] or said
+        refusal = failure or (None if reason is None else Refusal(delegate.name, reason))
+        if refusal is None:
             yield op
         else:
-            refusals.setdefault(op, []).append(Refusal(delegate.name, reason))
+            refusals.setdefault(op, []).append(refusal)
 
 
 def _answers(delegate: Delegate, ops: Sequence[Op]) -> Sequence[str | None]:
@@ -177,8 +180,10 @@ def _answers(delegate: Delegate, ops: Sequence[Op]) -> Sequence[str | None]:
         return [error.what] * len(ops)
 
 
-def _known_failure(op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]]) -> str | None:
-    return next((r.reason for r in failed.get(op, ()) if r.delegate == delegate.name), None)
+def _known_failure(
+    op: Op, delegate: Delegate, failed: Mapping[Op, list[Refusal]]
+) -> Refusal | None:
+    return next((r for r in failed.get(op, ()) if r.delegate == delegate.name), None)
 
 
 def _keep_within(

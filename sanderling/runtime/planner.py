@@ -119,7 +119,7 @@ class Planner:
         planner = Planner(settings, self.options.state, {})
         plan = planner.plan(graph, [t.shape for t in graph.inputs])
         left, part.delegate = part.delegate, plan.partition.parts[0].delegate
-        part.left = Refusal(left.name, error.what)
+        part.left = Refusal(left.name, error.what, has_failed=True)
         self._tell(
             f"a part of '{left.name}' runs on '{part.delegate.name}' from now on, because it "
             f"failed: {error}"
@@ -131,7 +131,8 @@ class Planner:
         that it names are left out; the whole part, if that has not helped often enough."""
         if self.require_full or part.delegate is self.delegates[-1]:
             raise error
-        refusal = Refusal(part.delegate.name, f"it failed to compile them: {error.what}")
+        why = f"it failed to compile them: {error.what}"
+        refusal = Refusal(part.delegate.name, why, has_failed=True)
         at_fault = error.ops if len(failed) < MOST_LEFT_OUT else ()
         named = [op for place, op in enumerate(part.ops) if place in at_fault]
         for op in named or part.ops:

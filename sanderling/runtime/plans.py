@@ -3,6 +3,7 @@ share."""
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -38,6 +39,7 @@ class Plans:
         # How control flow runs graphs on shapes; until another plan is made, which may have taken
         # the place of one of these.
         self._subgraphs: dict[Key, Subgraph] = {}
+        self.seconds = 0.0  # that the making of plans took so far, compilation included
         self.variables: dict[Tensor, Array] = {}  # by the file's tensor: they outlive a plan
 
     @cached_property
@@ -74,7 +76,9 @@ class Plans:
         made = self._made.pop(key, None)
         if made is None or (whole and not made.is_whole):
             self._subgraphs.clear()
+            begin = time.perf_counter()
             made = self.make(*key, whole)
+            self.seconds += time.perf_counter() - begin
             made.again = _maker(weakref.ref(self), *key)
             self._make_room(made.held)
         self._made[key] = made  # the latest stands last: the first is the longest unused

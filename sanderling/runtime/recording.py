@@ -73,5 +73,6 @@ def tell_refusals(found: Partition) -> None:
                     "delegate": refusal.delegate,
                     "runs on": part.delegate.name,
                     "reason": refusal.reason,
+                    "how": "failed" if refusal.has_failed else "refused",
                 },
             )

@@ -278,6 +278,11 @@ class Session(OfThisProcess):
         """The plans in memory: of shapes that ran, and of graphs that control flow called."""
         return list(self._plans)
 
+    @property
+    def compile_seconds(self) -> float:
+        """What planning and compiling took so far, for shapes that were met in runs too."""
+        return self._plans.seconds
+
     def explain(self) -> str:
         """Which ops run where, why the others do not run on the delegates before, and what these
         remark."""

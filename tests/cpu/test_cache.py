@@ -124,7 +124,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
     expected = run(stack())
     folder.chmod(0o777)
     forget()
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="others may write"):
         np.testing.assert_array_equal(run(stack()), expected)
 
@@ -181,7 +181,7 @@ def test_planted_code_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     expected = run(stack())
     plant(entries(folder)[0], "faked owner", monkeypatch)
     forget()
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="not a file of this user's own"):
         np.testing.assert_array_equal(run(stack()), expected)
 
@@ -351,7 +351,7 @@ def test_a_folder_that_goes_away_meanwhile_costs_nothing(
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
 def test_a_folder_that_no_system_can_name(name: str, tmp_path: Path) -> None:
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     cache = Cache(str(tmp_path / name))
     with pytest.warns(CacheWarning, match="compiled code cannot be kept in"):
         assert not cache.write("0" * 40, [b"content"])
@@ -374,7 +374,7 @@ def test_a_folder_that_cannot_be_made_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SANDERLING_CACHE", "/proc/none")
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     with pytest.warns(CacheWarning, match="SANDERLING_CACHE"):
         run(stack())
 

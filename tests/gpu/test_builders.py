@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ def test_who_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     other: Any = Fake("OpenCL 3.0 of somebody whose compiler runs in threads")
     assert [processes_for(pocl, n) for n in (1, 11, 12, 23, 24, 500)] == [0, 0, 2, 3, 4, 4]
     assert processes_for(other, 500) == 0
+
+
+def test_the_binary_counts_as_well() -> None:
+    """A driver compiles every kernel again for it: nothing is all done before."""
+    told: list[tuple[int, int]] = []
+    ends = [Pipe() for _ in range(2)]
+    for (_, child), kernels in zip(ends, (2, 1), strict=True):
+        for said in (*[1] * kernels, b"binary"):
+            child.send(said)
+    sizes = {ours: kernels for (ours, _), kernels in zip(ends, (2, 1), strict=True)}
+    assert builders._collected(sizes, lambda *now: told.append(now)) == [b"binary"] * 2
+    assert told[-1] == (6, 6) and all(done < total for done, total in told[:-1])
+    assert {total for _, total in told} == {6} and len(told) == 5
 
 
 @pytest.fixture

@@ -115,14 +115,14 @@ def test_a_damaged_entry_is_removed(damage: Callable[[Path], None], folder: GpuC
 
 
 def test_what_others_may_write_is_not_used(folder: GpuCache) -> None:
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     path_of(folder).chmod(0o622)
     with pytest.warns(CacheWarning, match="not a file of this user's own"):
         assert folder.load(KEY) is None
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(folder: GpuCache) -> None:
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     path_of(folder).parent.chmod(0o777)
     with pytest.warns(CacheWarning, match="others may write to it"):
         assert folder.load(KEY) is None
@@ -130,7 +130,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder: GpuCache) -> None
 
 def test_a_foreign_entry_is_not_used(folder: GpuCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything here is another user's."""
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.warns(CacheWarning, match="is not used"):
         assert folder.load(KEY) is None
@@ -246,7 +246,7 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    store._warn_once.cache_clear()
+    store.warn_once.cache_clear()
     monkeypatch.setattr(store, "_write_beside", full)
     with pytest.warns(CacheWarning, match="No space left") as caught:
         compiled(dense(), serialization_dir=str(tmp_path))
@@ -262,6 +262,48 @@ def test_without_a_cache_nothing_is_written(
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path))
     compiled(dense(), cache=False)
     assert not list(tmp_path.rglob("*.gpu"))
+
+
+@pytest.mark.parametrize(
+    "mode, is_used", [(0o700, 1), (0o755, 1), (0o1777, 1), (0o777, 0), (0o775, 0)]
+)
+def test_a_folder_in_which_others_may_rename_is_not_used(
+    mode: int, is_used: bool, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A sticky one, as /tmp is, lets others add files, and no more."""
+    store.warn_once.cache_clear()
+    given = tmp_path / "given"
+    given.mkdir()
+    GpuCache(str(given)).keep(KEY, entry())
+    given.chmod(mode)
+    kept = GpuCache(str(given))
+    assert (kept.load(KEY) is not None) == is_used
+    path_of(kept).unlink()
+    kept.keep(KEY, entry())
+    assert path_of(kept).exists() == is_used
+    said = [str(w.message) for w in recwarn if w.category is CacheWarning]
+    assert bool(said) != is_used and all(f"{given} is not used" in text for text in said)
+
+
+def test_a_link_in_place_of_our_folder_is_not_followed(tmp_path: Path) -> None:
+    """Else whoever may write to /tmp chooses which of the user's folders is emptied."""
+    store.warn_once.cache_clear()
+    given, own = tmp_path / "given", tmp_path / "own"
+    given.mkdir()
+    own.mkdir(mode=0o755)
+    (given / cache_module.FOLDER).symlink_to(own)
+    with pytest.warns(CacheWarning, match="cannot be kept"):
+        GpuCache(str(given)).keep(KEY, entry())
+    assert not list(own.iterdir()) and own.stat().st_mode & 0o777 == 0o755
+
+
+def test_only_the_last_folder_of_a_path_is_made(tmp_path: Path) -> None:
+    store.warn_once.cache_clear()
+    GpuCache(str(tmp_path / "new")).keep(KEY, entry())
+    assert GpuCache(str(tmp_path / "new")).load(KEY) is not None
+    with pytest.warns(CacheWarning, match=f"there is no folder {tmp_path / 'mistyped'}; give"):
+        GpuCache(str(tmp_path / "mistyped" / "x")).keep(KEY, entry())
+    assert not (tmp_path / "mistyped").exists()
 
 
 def test_descriptions_are_plain_text(folder: GpuCache) -> None:

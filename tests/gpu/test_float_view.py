@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sanderling.delegates.gpu.table import NO_CODES
 from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
 from tests.conformance.harness import case, const, i8, u8
 from tests.support.cpu_conformance import run
@@ -100,7 +101,8 @@ def test_codes_are_rounded_as_the_cpu_does() -> None:
 def test_without_quantized_the_ops_are_refused() -> None:
     ops = _net(0.1).main.ops
     reasons = [gpu(quantized=False).refuses(op) for op in ops]
-    assert reasons[0] == "'x' is quantised, and quantized=False was given"
+    assert reasons[0] == f"'x' is quantised, and {NO_CODES}"
+    assert "quantized=false" in NO_CODES and "--gpu_experimental_enable_quant=false" in NO_CODES
     assert all(reasons)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import mmap
 import os
+import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -19,13 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from ...store import DIGEST, Store
+from ...store import DIGEST, OPEN_FOLDER, Store, warn_once
 from ..cpu.runtime.cache import PAGE, digest
 from .devices.device import Offers
 from .recipe import WEIGHTS, Call, Place, Recipe
 
 MAGIC = b"sandrlg1"
-FOLDER = "sanderling-gpu"  # within the user's own, whose mode is none of our business
+FOLDER = "sanderling-gpu"  # within the folder that the user gives
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
 
 @dataclass
@@ -62,6 +64,31 @@ class GpuCache(Store):
             return super().advice
         return "give another folder as serialization_dir, or cache=false"
 
+    def _handle(self, folder: Path) -> int | None:
+        """Ours within the user's, which may be /tmp. Who could rename ours could put a link to any
+        other folder of this user in its place, and that one would be emptied to make room."""
+        if not self._is_asked_for:
+            return super()._handle(folder)
+        given = os.open(folder.parent, OPEN_FOLDER)
+        try:
+            if _holds_on(os.fstat(given)):
+                return os.open(folder.name, OPEN_FOLDER | _NO_LINK, dir_fd=given)
+        finally:
+            os.close(given)
+        what = f"the folder {folder.parent} is not used: others may rename what lies in it"
+        warn_once(what, self.advice)
+        return None
+
+    def _make(self, folder: Path) -> None:
+        """The folder that is given may be new; the one that holds it would be mistyped."""
+        if self._is_asked_for:
+            if not folder.parent.parent.is_dir():
+                raise FileNotFoundError(f"there is no folder {folder.parent.parent}")
+            folder.parent.mkdir(mode=0o700, exist_ok=True)
+            if not _holds_on(folder.parent.stat()):
+                return  # whoever opens it says so
+        super()._make(folder)
+
     def key(self, content: bytes, offers: Offers, *settings: object) -> str:
         return self.name("gpu", sources(), content, offers, settings)
 
@@ -74,6 +101,13 @@ class GpuCache(Store):
             return entry
         self.evict()
         return self.load(key) or entry
+
+
+def _holds_on(status: os.stat_result) -> bool:
+    """Whether what this user has in a folder stays there: nobody else may write to it, or it is
+    sticky, as /tmp is, and they can only add to it."""
+    is_shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    return status.st_uid in (os.getuid(), 0) and not is_shared
 
 
 def _pieces(key: str, entry: Entry) -> list[bytes]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .lower import Lowered
     from .recipe import Recipe
 
+GPU = {"delegate": "gpu"}  # for traces
 # Settings that lead to another executable, beside the precision.
 DECISIVE = (
     "backend", "quantized", "tuning", "inference_preference", "model_token", "storage",
@@ -57,7 +58,7 @@ def compile_part(
     if found is not None:
         return found.let_go()
     what = f"compiling {plural(len(part.ops), 'op')} for {device.offers.name}"
-    with counting(f"{what} (once; the result is kept)") as told, span(what, "compile"):
+    with counting(f"{what} (once; the result is kept)") as told, span(what, "compile", GPU):
         lowered = _lowered(device, part, options, chosen)
         made, binaries = _made(device, *lowered, told if cache.folder else None, rescue, chosen)
         tuned = _tuned(made, chosen)

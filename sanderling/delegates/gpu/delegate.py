@@ -67,6 +67,7 @@ class GpuDelegate(Delegate):
     TensorFlow Lite's where it has them: OPTIONS lists all, docs/gpu.md explains them."""
 
     name = "gpu"
+    uses_threads = False
 
     def __init__(self, **options: Any) -> None:
         self._choose(options)

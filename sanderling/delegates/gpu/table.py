@@ -35,6 +35,10 @@ def _rows() -> dict[str, Row]:
 
 KERNELS: dict[str, Row] = _rows()
 MOST_DIMENSIONS = 6
+NO_CODES = (
+    "8-bit ops are switched off (the option quantized=false, or --gpu_experimental_enable_quant="
+    "false)"
+)
 
 
 def refusal(op: Op, quantized: bool = True) -> str | None:
@@ -125,7 +129,7 @@ def _refuses_codes(quantized: bool) -> Callable[[Op], str | None]:
             if not is_codes(tensor):
                 continue
             if not quantized and not tensor.is_constant:
-                return f"'{tensor.name}' is quantised, and quantized=False was given"
+                return f"'{tensor.name}' is quantised, and {NO_CODES}"
             if not tensor.is_constant and tensor.quantisation.scale.size > 1:
                 return f"'{tensor.name}' has a scale for each channel"
             if op.name == "FULLY_CONNECTED" and _is_hybrid_tanh(op):

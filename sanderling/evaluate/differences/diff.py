@@ -21,6 +21,7 @@ from ...measure.benchmark_model.providers import carried, session_arguments
 from ...measure.engines import check_engines, import_engine, job_for, load_engine
 from ...measure.record import Setting
 from ...measure.sample_statistics import Summary, summarised
+from ...runtime.coverage import idle_delegates, ops_by_delegate
 from ...runtime.delegate import PlainDelegate
 from ...runtime.inputs import Picture, is_quantized
 from ...runtime.partition import has_state
@@ -30,7 +31,7 @@ from ..error_measures import ErrorLimits, Errors, Tally, TopTally
 from ..images.preprocess import Pipeline
 from ..output_kinds import OutputKind, read_kinds
 from ..output_kinds import output_kind as kind_of
-from ..setting_delegates import as_computed, delegates_of, ops_by_delegate
+from ..setting_delegates import as_computed, delegates_of
 from .bisection import Answers, Bisection, bisect_delegate, bisect_layers
 from .diff_inputs import Couples, FeedSource, as_real, comparable, couple, input_names, source
 from .layer_diff import LayerComparison, LayerDiffs, Progress, compare_layers, own_couples
@@ -186,6 +187,7 @@ def diff(
     latency, found, badness = _measure(sides, values, outputs, kinds, show)
     failed = [s for o in found for s in wanted.broken(o.title, o.real, o.raw, o.top)]
     reference, test = (side.describe() for side in sides)
+    idle = idle_lines(reference, test)
     made = Diff(
         reference,
         test,
@@ -194,8 +196,8 @@ def diff(
         latency,
         found,
         wanted,
-        failed,
-        notes=[*_strange(found), *_unjudged(found, wanted)],
+        [*failed, *(idle if wanted.given() else [])],
+        notes=[*idle, *_strange(found), *_unjudged(found, wanted)],
     )
     if per_tensor or bisect:
         try:
@@ -290,6 +292,7 @@ class DiffSide:
         self._answers: Callable[[], list[Array]]
         self._refresh: Callable[[], None] = lambda: None
         self._counts: Callable[[], dict[str, int]] = dict  # ops by delegate
+        self._idle: Callable[[], list[str]] = list
 
     def describe(self) -> dict[str, Any]:
         delegates = [d if isinstance(d, str) else d.name for d in self.setting.delegates]
@@ -298,6 +301,7 @@ class DiffSide:
             "engine": self.setting.engine,
             "delegates": delegates,
             "ops_by_delegate": self._counts(),
+            "idle_delegates": self._idle(),
             "threads": self.setting.threads,
             "precision": self.setting.precision,
             "note": self.note,
@@ -327,7 +331,9 @@ class DiffSide:
         places = {t: i for i, t in enumerate(graph.inputs)}
         feeds = {n: self.arrays[places[t]] for n, t in entry.inputs.items()}
         self._kept = bound = session.bind(feeds)
-        self._counts = lambda: ops_by_delegate(session, setting, bound.binding.plan)
+        wanted, shapes = setting.delegates, [a.shape for a in self.arrays]
+        self._counts = lambda: ops_by_delegate(session, wanted, bound.binding.plan)
+        self._idle = lambda: idle_delegates(session, wanted, graph, shapes)
         names = {t: n for n, t in entry.outputs.items()}
         self._run = bound.run
         self._answers = lambda: [bound.outputs[names[t]] for t in graph.outputs]
@@ -357,6 +363,15 @@ class DiffSide:
             if len(self.kept) < self.keep:
                 self.kept.append([np.array(a) for a in answers])
         return dict(zip(self.model.main.outputs, answers, strict=True))
+
+
+def idle_lines(*sides: Mapping[str, Any]) -> list[str]:
+    """Sentences about delegates that were asked for and took no op: no limit holds for them."""
+    return [
+        f"{title}: {sentence}; nothing was compared on it"
+        for title, side in zip(SIDES, sides, strict=True)
+        for sentence in side["idle_delegates"]
+    ]
 
 
 @dataclass

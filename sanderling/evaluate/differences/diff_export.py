@@ -9,8 +9,8 @@ from ...measure.sample_statistics import Summary
 from ...pages import heading, html_table, page, paragraph
 from ...plots import COLOURS, as_file, figure, inline, kind_of
 from ...protobuf import encode
+from ...runtime.coverage import runs_on
 from ..error_measures import Errors
-from ..setting_delegates import runs_on
 from .diff import Diff
 from .layer_diff import IDEAL, SUSPECT, LayerDiff, LayerDiffs
 

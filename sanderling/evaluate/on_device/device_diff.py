@@ -97,6 +97,7 @@ def _side(model: Path, setting: Setting, device: str) -> Metrics:
         "engine": ENGINE,
         "delegates": list(setting.delegates),
         "ops_by_delegate": {},  # the tool tells of them in words
+        "idle_delegates": [],
         "threads": setting.threads,
         "precision": setting.precision,
         "note": device,

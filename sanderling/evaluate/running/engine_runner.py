@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from ...ir import Array, Model, Shape
+from ...ir import Array, Graph, Model, Shape
 from ...measure.benchmark_model.providers import flagged, session_arguments
 from ...measure.engines import LoadedEngine, check_engines, job_for, load_engine
 from ...measure.record import Setting
+from ...runtime.coverage import idle_delegates, ops_by_delegate
 from ...runtime.registry import find_delegate
 from ...runtime.session import Session
-from ..setting_delegates import ops_by_delegate
 from ..task import Ports
 
 
@@ -59,11 +59,20 @@ class Runner:
         """Who runs how many ops, in the first run's shapes; nothing before that."""
         if not self._shapes:
             return {}
+        plan = self.session.runnable_plan(*self._first())
+        return ops_by_delegate(self.session, self.setting.delegates, plan)
+
+    def idle_delegates(self) -> list[str]:
+        """A sentence for each delegate that was asked for and ran nothing."""
+        if not self._shapes:
+            return []
+        return idle_delegates(self.session, self.setting.delegates, *self._first())
+
+    def _first(self) -> tuple[Graph, list[Shape]]:
+        """What was run first: the graph, and the shapes of its inputs."""
         entry = self.session.entry(None)
         by_tensor = {t: self._shapes[name] for name, t in entry.inputs.items()}
-        shapes = [by_tensor[t] for t in entry.graph.inputs]
-        plan = self.session.runnable_plan(entry.graph, shapes)
-        return ops_by_delegate(self.session, self.setting, plan)
+        return entry.graph, [by_tensor[t] for t in entry.graph.inputs]
 
     def _reset(self) -> None:
         if self.session.has_kept:
@@ -109,6 +118,9 @@ class PeerRunner:
     def ops_by_delegate(self) -> dict[str, int]:
         """Nothing: the engine is not ours, and has no delegate of ours."""
         return {}
+
+    def idle_delegates(self) -> list[str]:
+        return []
 
     def _ready(self, arrays: list[Array]) -> tuple[LoadedEngine, list[Array]]:
         key = tuple((a.shape, a.dtype.str) for a in arrays)

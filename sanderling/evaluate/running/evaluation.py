@@ -70,6 +70,7 @@ class Evaluation:
     notes: list[str] = field(default_factory=list)
     spread: dict[str, Any] = field(default_factory=dict)  # workers, decoders, cluster
     ops_by_delegate: dict[str, int] = field(default_factory=dict)  # empty: not known here
+    idle_delegates: list[str] = field(default_factory=list)  # a sentence for each
 
     @property
     def failures(self) -> list[Failure]:
@@ -112,6 +113,7 @@ class Evaluation:
             "digest": self.digest,
             "setting": asdict(self.setting),
             "ops_by_delegate": self.ops_by_delegate,
+            "idle_delegates": self.idle_delegates,
             "samples": len(self.samples),
             "evaluated": len(self.samples) - len(self.failures),
             "failed": len(self.failures),
@@ -429,6 +431,7 @@ class RunningEvaluation:
             self.notes,
             spread,
             self.first.ops_by_delegate(),
+            self.first.idle_delegates(),
         )
 
 

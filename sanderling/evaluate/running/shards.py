@@ -105,6 +105,10 @@ class Evaluator:
         """Who runs how many ops; nothing where only other processes ran the model."""
         return self.runner.ops_by_delegate() if "runner" in vars(self) else {}
 
+    def idle_delegates(self) -> list[str]:
+        """Of the same, who was asked for and ran nothing."""
+        return self.runner.idle_delegates() if "runner" in vars(self) else []
+
     def shard(self, shard: Shard) -> list[SampleOutcome]:
         jobs = list(enumerate(shard.samples, shard.start))
         return [
