@@ -50,6 +50,33 @@ def twin(device: Device) -> Any:
     return made
 
 
+class Gated:
+    """pyopencl, whose launches wait for a gate once it is shut: a device that is slow."""
+
+    def __init__(self, cl: Any, context: Any) -> None:
+        self._cl = cl
+        self.gate = cl.UserEvent(context)
+        self.is_shut = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cl, name)
+
+    def shut(self, queue: Any) -> None:
+        """What is enqueued from now on waits."""
+        self.is_shut = False
+        self._cl.enqueue_barrier(queue, wait_for=[self.gate])
+
+    def open(self) -> None:
+        complete = self._cl.command_execution_status.COMPLETE
+        if self.gate.command_execution_status != complete:
+            self.gate.set_status(complete)
+
+    def enqueue_nd_range_kernel(self, queue: Any, *about: Any) -> Any:
+        if self.is_shut:
+            self.shut(queue)
+        return self._cl.enqueue_nd_range_kernel(queue, *about)
+
+
 def small_model(channels: int = 8) -> Model:
     """A convolution, a sum that goes around it, a mean and a product: all kinds of memory."""
     graph, rng = Graph(), np.random.default_rng(3)
