@@ -99,15 +99,16 @@ def test_a_run_that_was_given_up_writes_to_no_array_of_the_caller(
     if not shares:
         monkeypatch.setattr(device, "share", lambda data: None)
     case = Case(device).warm()
-    device.cl.is_shut = True
+    device.cl.is_to_shut = True
     case.x[:] += 1
     with pytest.warns(FallbackWarning, match=r"did not finish a run within 0\.2 s"):
         bounded(case.run)
     case.check()
-    case.x[:] += 1
-    bounded(case.run)
-    case.check()
+    for array in case.outputs.values():
+        array[:] = -7
     open_gate(device)
+    assert all((array == -7).all() for array in case.outputs.values())
+    bounded(case.run)
     case.check()
 
 
@@ -123,6 +124,7 @@ def test_the_timeout_holds_behind_the_work_of_another_session(
     with pytest.warns(FallbackWarning, match=r"did not finish a run within 0\.2 s"):
         bounded(case.run)
     assert time.monotonic() - begin < BOUND / 2
+    assert not device.cl.forgotten
     case.check()
 
 
@@ -137,7 +139,7 @@ def test_the_timeout_holds_for_what_is_timed_behind_another_session(device: Any)
 
 def test_what_a_device_may_still_use_stays_until_it_has_finished(device: Any) -> None:
     case = Case(device).warm()
-    device.cl.is_shut = True
+    device.cl.is_to_shut = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bounded(case.run)
@@ -157,7 +159,7 @@ def test_what_was_interrupted_is_kept_too(device: Any, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     case = Case(device).warm()
-    device.cl.is_shut = True
+    device.cl.is_to_shut = True
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(device, "wait", interrupt)
         case.run()
@@ -203,7 +205,7 @@ bound = session.bind({"x": x}, {h.name: out}) if how == "bound" else None
 run = bound.run if bound else lambda: session.run({"x": x})
 run()
 session.plan().steps[0].executable.timeout = 0.05
-device.cl.is_shut = True
+device.cl.is_to_shut = True
 try:
     run()
 except Exception as error:

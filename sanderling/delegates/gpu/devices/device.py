@@ -12,7 +12,7 @@ from ....errors import DelegateError
 from ....ir import Array
 from ..language import Storage
 from ..options import DeviceClass
-from .failures import WHERE, timed_out, within
+from .failures import WHERE, lost, timed_out, within
 
 if TYPE_CHECKING:
     from ..recipe import Call
@@ -123,6 +123,8 @@ class Device(ABC):
         """Around work for the device: these things, and what is added to the list, are kept after
         an exception until the device does not use them any more."""
         self.release()
+        if self.is_lost:
+            raise lost(self.offers.name)
         kept = [*things]
         try:
             yield kept
