@@ -50,6 +50,57 @@ def twin(device: Device) -> Any:
     return made
 
 
+class Gated:
+    """pyopencl, whose launches wait for a gate once it is shut: a device that is slow.
+
+    forgotten: copies to the device that nobody kept until they were over. pyopencl waits for the
+    device then, and holds Python's lock, so that a test could not even be ended.
+    """
+
+    def __init__(self, cl: Any, context: Any) -> None:
+        self._cl, self._gate = cl, cl.UserEvent(context)
+        self.is_to_shut = False  # before the next launch
+        self.is_shut = False
+        self.forgotten: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cl, name)
+
+    def shut(self, queue: Any) -> None:
+        """What is enqueued from now on waits."""
+        self.is_to_shut, self.is_shut = False, True
+        self._cl.enqueue_barrier(queue, wait_for=[self._gate])
+
+    def open(self) -> None:
+        if self._gate.command_execution_status != self._cl.command_execution_status.COMPLETE:
+            self._gate.set_status(self._cl.command_execution_status.COMPLETE)
+        self.is_shut = False
+
+    def enqueue_nd_range_kernel(self, queue: Any, *about: Any) -> Any:
+        if self.is_to_shut:
+            self.shut(queue)
+        return self._cl.enqueue_nd_range_kernel(queue, *about)
+
+    def enqueue_map_buffer(self, *about: Any, is_blocking: bool) -> Any:
+        assert not (is_blocking and self.is_shut), "a map that waits without a limit"
+        return self._cl.enqueue_map_buffer(*about, is_blocking=is_blocking)
+
+    def enqueue_copy(self, *about: Any, is_blocking: bool) -> Any:
+        assert not (is_blocking and self.is_shut), "a copy that waits without a limit"
+        return Copy(self, self._cl.enqueue_copy(*about, is_blocking=is_blocking))
+
+
+class Copy:
+    """The event of a copy to the device."""
+
+    def __init__(self, cl: Gated, event: Any) -> None:
+        self._cl, self._event = cl, event
+
+    def __del__(self) -> None:
+        if self._cl.is_shut:
+            self._cl.forgotten.append(self._event)
+
+
 def small_model(channels: int = 8) -> Model:
     """A convolution, a sum that goes around it, a mean and a product: all kinds of memory."""
     graph, rng = Graph(), np.random.default_rng(3)

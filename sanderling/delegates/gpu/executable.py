@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DelegateError
@@ -12,7 +13,7 @@ from ...runtime.delegate import BorderCopies, Executable, StepTimes
 from ...runtime.delegate import Call as Run
 from ...spans import tape
 from .cache import Entry
-from .devices.device import Device
+from .devices.device import TIMEOUT, Device
 from .recipe import WEIGHTS, Call, Recipe
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class GpuExecutable(Executable):
     """
 
     copies: BorderCopies
-    timeout = 600.0  # seconds that a run may take: a device that hangs must not hang its user
+    timeout = TIMEOUT
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class GpuExecutable(Executable):
     # -- runs -------------------------------------------------------------------------------------
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        self._guarded(lambda: self._run(inputs, outputs), inputs, outputs)
+        self._guarded(lambda: Bound(self, inputs, outputs)(), inputs, outputs)
 
     def _guarded(
         self, run: Callable[[], None], inputs: Sequence[Array], outputs: list[Array | None]
@@ -94,26 +95,9 @@ class GpuExecutable(Executable):
                 if self.rescue is None:
                     raise
                 self._instead = self.rescue(error)
-                self.places, self.launches = [], []  # they hold memory of a device that is lost
+                self.places, self.launches = [], []  # the device holds them as long as it must
+        self.device.release()
         self._instead.run(inputs, outputs)
-
-    def _run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
-        for number, array in zip(self.recipe.inputs, inputs, strict=True):
-            self.device.write(self.places[number], array)
-        self.enqueue(self.launches)
-        self.device.wait(self.timeout)
-        for number, result in zip(self.recipe.outputs, outputs, strict=True):
-            assert result is not None, "ops whose shapes depend on data are refused"
-            self.device.read(self.places[number], result)
-        updated = self.update(inputs)
-        self.copies.count(inputs, outputs, updated)
-
-    def update(self, inputs: Sequence[Array]) -> list[Array]:
-        """What the run left of variables goes into the caller's arrays, which are returned."""
-        found = [(inputs[number], place) for number, place in self.recipe.states]
-        for array, place in found:
-            self.device.read(self.places[place], array)
-        return [array for array, _ in found]
 
     def enqueue(self, launches: Sequence[Launcher]) -> None:
         """All launches of a run; while somebody asks when they are on the device, until they are
@@ -142,58 +126,69 @@ class GpuExecutable(Executable):
 
     def warm_up(self) -> None:
         """A run on whatever memory holds: some drivers compile at the first launch."""
-        for launch in self.launches:
-            launch()
-        self.device.wait(self.timeout)
+        with self.device.keeping(self.places, self.launches):
+            for launch in self.launches:
+                launch()
+            self.device.wait(self.timeout)
 
     def bind(self, inputs: Sequence[Array], outputs: list[Array | None]) -> Run:
         if self._instead is not None:
             return self._instead.bind(inputs, outputs)
-        bound = Bound(self, inputs, [array for array in outputs if array is not None])
+        bound = Bound(self, inputs, outputs, self._shared(inputs))
         return lambda: self._guarded(bound, inputs, outputs)
+
+    def _shared(self, inputs: Sequence[Array]) -> dict[int, Any]:
+        """Memory that is an input's own, by the input's number. Not of variables: a run that fails
+        leaves them as they were."""
+        updated = {number for number, _ in self.recipe.states}
+        found = {
+            number: self.device.share(array.reshape(-1))
+            for number, array in enumerate(inputs)
+            if number not in updated
+        }
+        return {number: memory for number, memory in found.items() if memory is not None}
 
 
 class Bound:
-    """A run on arrays that stay where they are. Those that the device can share are not copied."""
+    """A run on arrays that stay where they are.
 
-    def __init__(self, made: GpuExecutable, inputs: Sequence[Array], outputs: list[Array]) -> None:
-        self._device, self._copies, self._made = made.device, made.copies, made
-        places, self._inputs = made.places[:], inputs
-        sides = (made.recipe.inputs, inputs), (made.recipe.outputs, outputs)
-        updated = {made.recipe.inputs[number] for number, _ in made.recipe.states}
-        for numbers, arrays in sides:
-            for number, array in zip(numbers, arrays, strict=True):
-                shared = None if number in updated else made.device.share(array.reshape(-1))
-                places[number] = places[number] if shared is None else shared
-        own = made.places
-        (self._given, self._written), (self._taken, self._read) = (
-            _parted(numbers, arrays, places, own) for numbers, arrays in sides
-        )
-        self._launches = made.launchers(places) if self._given or self._taken else made.launches
+    shared: memory that is an input's own, by the input's number, where the device reads it; other
+    inputs are copied. Outputs always are, by the host, once the run is over: a device cannot be
+    stopped, and what it still does after it was given up must not reach an array which by then
+    holds another answer.
+    """
+
+    def __init__(
+        self,
+        made: GpuExecutable,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array | None],
+        shared: Mapping[int, Any] = MappingProxyType({}),
+    ) -> None:
+        recipe, places = made.recipe, made.places[:]
+        for number, memory in shared.items():
+            places[recipe.inputs[number]] = memory
+        self._made, self._places, self._shared = made, places, [*shared.values()]
+        self._launches = made.launchers(places) if shared else made.launches
+        numbered = enumerate(zip(recipe.inputs, inputs, strict=True))
+        self._written = [(places[n], array) for i, (n, array) in numbered if i not in shared]
+        results = [array for array in outputs if array is not None]
+        assert len(results) == len(outputs), "ops whose shapes depend on data are refused"
+        updated = [(places[n], inputs[i]) for i, n in recipe.states]
+        self._read = [(places[n], a) for n, a in zip(recipe.outputs, results, strict=True)]
+        self._read += updated
         self._copied = [array for _, array in (*self._written, *self._read)]
 
     def __call__(self) -> None:
-        device = self._device
-        for memory in self._given:
-            device.give(memory)
-        for memory, array in self._written:
-            device.write(memory, array)
-        self._made.enqueue(self._launches)
-        device.wait(self._made.timeout)
-        for memory in self._taken:
-            device.take(memory)
-        for memory, array in self._read:
-            device.read(memory, array)
-        self._copies.count(self._copied, self._made.update(self._inputs))
-
-
-def _parted(
-    numbers: Iterable[int], arrays: Iterable[Array], places: Sequence[Any], own: Sequence[Any]
-) -> tuple[list[Any], list[tuple[Any, Array]]]:
-    """Memory that is the caller's own, and memory that arrays are copied to or from."""
-    pairs = list(zip(numbers, arrays, strict=True))
-    shared = [places[n] for n, _ in pairs if places[n] is not own[n]]
-    return shared, [(own[n], array) for n, array in pairs if places[n] is own[n]]
+        device = self._made.device
+        with device.keeping(self._places, self._launches) as kept:
+            for memory in self._shared:
+                device.give(memory)
+            for memory, array in self._written:
+                kept.append(device.write(memory, array))
+            self._made.enqueue(self._launches)
+            device.read(self._read, self._made.timeout)
+        self._made.copies.count(self._copied)
 
 
 # -- making one -----------------------------------------------------------------------------------

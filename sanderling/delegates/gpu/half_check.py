@@ -8,7 +8,7 @@ nodes that err most stay too. Errors are shares of the largest magnitude of a te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,7 +119,7 @@ class Made:
     def read(self, made: GpuExecutable) -> Array:
         shape = layout.dims(self.tensor.shape)
         packed = np.empty((*shape[:-1], layout.slices(shape) * 4), ELEMENTS[self.element])
-        made.device.read(made.places[self.place], packed)
+        made.device.read([(made.places[self.place], packed)], made.timeout)
         return packed[..., : shape[-1]].reshape(self.tensor.shape)
 
     def write(self, made: GpuExecutable, value: Array) -> None:
@@ -127,8 +127,9 @@ class Made:
         if self.element == "f16":
             value = np.clip(value, -MOST_HALF, MOST_HALF)
         packed = layout.pack(value.astype(ELEMENTS[self.element]))
-        made.device.write(made.places[self.place], packed)
-        made.device.wait(made.timeout)  # the array is read until then
+        with made.device.keeping() as kept:
+            kept.append(made.device.write(made.places[self.place], packed))
+            made.device.wait(made.timeout)  # the array is read until then
 
 
 @dataclass
@@ -218,17 +219,24 @@ class Trial:
         after: Callable[[int, Sequence[Made]], None] = lambda place, values: None,
     ) -> dict[int, list[Array]]:
         """A run, step by step: what each maker made. after: is told when it has been read."""
-        made, found = build.made, dict[int, list[Array]]()
+        made = build.made
+        with made.device.keeping(made.places, made.launches) as kept:
+            for number, array in zip(made.recipe.inputs, inputs, strict=True):
+                kept.append(made.device.write(made.places[number], array))
+            found = dict(self._made_by_steps(build, after))
+            made.device.wait(made.timeout)
+        return found
+
+    def _made_by_steps(
+        self, build: Build, after: Callable[[int, Sequence[Made]], None]
+    ) -> Iterator[tuple[int, list[Array]]]:
         last = {max(v.step for v in values): place for place, values in build.values.items()}
-        for number, array in zip(made.recipe.inputs, inputs, strict=True):
-            made.device.write(made.places[number], array)
-        for step, launch in enumerate(made.launches):
+        for step, launch in enumerate(build.made.launches):
             launch()
             if step in last:
                 place = last[step]
-                found[place] = [value.read(made) for value in build.values[place]]
+                yield place, [value.read(build.made) for value in build.values[place]]
                 after(place, build.values[place])
-        return found
 
     def free(self, build: Build, inputs: Sequence[Array]) -> list[Array]:
         outputs: list[Array] = [np.empty(t.shape, t.dtype.numpy) for t in self.part.outputs]

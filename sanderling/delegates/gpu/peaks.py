@@ -129,6 +129,6 @@ def _crossing(device: Device) -> float:
     for _ in range(RUNS):
         begin = time.perf_counter()
         device.write(memory, data)
-        device.read(memory, data)
+        device.read([(memory, data)])
         times.append(time.perf_counter() - begin)
     return 2 * data.nbytes / min(times)

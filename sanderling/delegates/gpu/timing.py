@@ -67,7 +67,7 @@ class Watch(StepTimes):
     def run(self, launches: Sequence[Callable[[], Any]]) -> None:
         """All launches, one after the other, until they are over."""
         begin = now()
-        with self.made.device.timed() as self.has_timers:
+        with self.made.device.timed(self.made.timeout) as self.has_timers:
             spans = self._timed(launches) if self.has_timers else self._waited(launches)
         if self.counts:
             self._times[0] += spans[:, 1] - spans[:, 0]

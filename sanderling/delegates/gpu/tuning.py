@@ -98,6 +98,7 @@ def timed(made: GpuExecutable, call: Call, group: Group) -> float:
 
 def _seconds(made: GpuExecutable, launch: Any) -> float:
     begin = time.perf_counter()
-    launch()
-    made.device.wait(made.timeout)
+    with made.device.keeping(made.places, launch):
+        launch()
+        made.device.wait(made.timeout)
     return time.perf_counter() - begin

@@ -12,12 +12,13 @@ from ....errors import DelegateError
 from ....ir import Array
 from ..language import Storage
 from ..options import DeviceClass
-from .failures import WHERE, timed_out, within
+from .failures import WHERE, lost, timed_out, within
 
 if TYPE_CHECKING:
     from ..recipe import Call
 
 BUFFER = Storage("f32")
+TIMEOUT = 600.0  # seconds that a run may take: a device that hangs must not hang its user
 # Vectors in a row of a texture: one width for all, so that tensors of any shape share their memory.
 TEXTURE_WIDTH = 1024
 
@@ -94,12 +95,14 @@ class Device(ABC):
         """A launch of the kernel call.kernel over call.size on this memory, which it keeps."""
 
     @abstractmethod
-    def write(self, memory: Any, data: Array) -> None:
-        """From the host; in the order of launches. The array is read until the next read()."""
+    def write(self, memory: Any, data: Array) -> object:
+        """From the host; in the order of launches. Waits for nothing: the array is read until the
+        next read() or wait(), and what is returned is to be kept as long."""
 
     @abstractmethod
-    def read(self, memory: Any, data: Array) -> None:
-        """To the host; waits for all that was enqueued."""
+    def read(self, pairs: Sequence[tuple[Any, Array]], seconds: float = TIMEOUT) -> None:
+        """Memory into arrays of the host, once all that was enqueued is over; waits as wait() does.
+        The host itself fills the arrays when all has arrived: what is given up changes none."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -115,6 +118,27 @@ class Device(ABC):
         self.is_lost = True
         return timed_out(self.offers.name, seconds)
 
+    @contextmanager
+    def keeping(self, *things: object) -> Iterator[list[object]]:
+        """Around work for the device: these things, and what is added to the list, are kept after
+        an exception until the device does not use them any more."""
+        self.release()
+        if self.is_lost:
+            raise lost(self.offers.name)
+        kept = [*things]
+        try:
+            yield kept
+        except BaseException:
+            self.hold(kept)
+            raise
+
+    def hold(self, things: list[object]) -> None:  # noqa: B027
+        """Keep them until all that was enqueued by now is over, without waiting for that. Default:
+        they may go, since the driver itself keeps what it uses."""
+
+    def release(self) -> None:  # noqa: B027
+        """Let go of what was held and is not in use any more."""
+
     def binaries(self, programs: Sequence[Any]) -> list[bytes]:
         """Programs as they can be kept. Asked after a run: some drivers compile at launch.
         Default []: they cannot be kept."""
@@ -125,19 +149,18 @@ class Device(ABC):
         raise NotImplementedError
 
     def share(self, data: Array) -> Any | None:
-        """Memory that is this array's own. Default None: the device has no part in the host's."""
+        """Memory that is this array's own, for programs to read. Default None: the device has no
+        part in the host's."""
         return None
 
     def give(self, memory: Any) -> None:  # noqa: B027
-        """Shared memory: what the host wrote becomes the device's."""
-
-    def take(self, memory: Any) -> None:  # noqa: B027
-        """Shared memory: what the device wrote becomes the host's, once all is computed."""
+        """Shared memory: what the host wrote becomes the device's, in the order of launches."""
 
     @contextmanager
-    def timed(self) -> Iterator[bool]:
+    def timed(self, seconds: float = TIMEOUT) -> Iterator[bool]:
         """Whether this thread's launches within it tell when they ran, to span(); they are waited
-        for within it. Default False: the device has no timers."""
+        for within it. seconds: to wait for what was enqueued before. Default False: the device has
+        no timers."""
         yield False
 
     def span(self, launched: Any) -> tuple[int, int]:

@@ -21,7 +21,8 @@ from ..dialects.opencl_c import OpenClC
 from ..language import Storage
 from ..options import class_of
 from ..recipe import Call
-from .device import BUFFER, Device, Offers
+from .abandoned import Abandoned, IsOver
+from .device import BUFFER, TIMEOUT, Device, Offers
 from .failures import build_failure, failure, forked, lost
 from .pocl import check_room, name_the_processor
 
@@ -115,10 +116,12 @@ class OpenClDevice(Device):
         self._timed_queue: Any = None
         self._of_thread = _OfThread()
         self._is_foreign = False  # opened before this process was forked
+        self.abandoned = Abandoned()
         renews(self)
 
     def renew_lock(self) -> None:
         self._lock = threading.Lock()
+        self.abandoned = Abandoned()  # what was in use stays: a child cannot ask the driver
         self._is_foreign = self._context is not None
 
     @property
@@ -205,27 +208,40 @@ class OpenClDevice(Device):
             return None
 
     def give(self, memory: Any) -> None:
-        self._map(memory, self.cl.map_flags.WRITE)
-
-    def take(self, memory: Any) -> None:
-        self._map(memory, self.cl.map_flags.READ)
-
-    def _map(self, memory: Any, flags: int) -> None:
         """Shared memory is the host's between a map and its end, which is when caches are seen
         to; where they are one, this is two calls."""
         with self._failing("does not hand over its memory"):
-            mapped, _ = self.cl.enqueue_map_buffer(
-                self.queue, memory, flags, 0, (memory.size,), np.uint8, is_blocking=True
-            )
-            mapped.base.release(self.queue)
+            queue = self.queue
+            mapped, _ = self._mapped(queue, memory, self.cl.map_flags.WRITE, memory.size)
+            mapped.base.release(queue)
 
-    def write(self, memory: Any, data: Array) -> None:
+    def _mapped(self, queue: Any, memory: Any, flags: int, nbytes: int) -> tuple[Any, Any]:
+        """Bytes of the memory as an array of the host, once the event is over. Others may keep the
+        queue busy for as long as they like, so that it is not waited for here."""
+        return self.cl.enqueue_map_buffer(
+            queue, memory, flags, 0, (nbytes,), np.uint8, is_blocking=False
+        )
+
+    def write(self, memory: Any, data: Array) -> object:
+        """What is returned keeps the array, and waits for the copy when it goes."""
         with self._failing("takes no input"):
-            self.cl.enqueue_copy(self.queue, memory, data, is_blocking=False)
+            return self.cl.enqueue_copy(self.queue, memory, data, is_blocking=False)
 
-    def read(self, memory: Any, data: Array) -> None:
+    def read(self, pairs: Sequence[tuple[Any, Array]], seconds: float = TIMEOUT) -> None:
+        flags = self.cl.map_flags.READ
         with self._failing("did not finish a run"):
-            self.cl.enqueue_copy(self.queue, data, memory, is_blocking=True)
+            queue = self.queue
+            found = [
+                (data, *self._mapped(queue, memory, flags, data.nbytes))
+                for memory, data in pairs
+                if data.nbytes
+            ]
+            self.wait(seconds)
+            for _, _, event in found:
+                event.wait()  # it is over: says what failed, if anything did
+            for data, mapped, _ in found:
+                np.copyto(data.reshape(-1).view(np.uint8), mapped)
+                mapped.base.release(queue)
 
     def finish(self) -> None:
         with self._failing("did not finish a run"):
@@ -243,6 +259,26 @@ class OpenClDevice(Device):
                     raise self.give_up(seconds)
                 time.sleep(0 if passed < AWAKE else min(LOOK_SECONDS, LOOK_SHARE * passed))
             event.wait()  # says what failed, if anything did
+
+    def hold(self, things: list[object]) -> None:
+        self.abandoned.hold(things, self._end_of_now())
+
+    def release(self) -> None:
+        self.abandoned.release()
+
+    def _end_of_now(self) -> IsOver:
+        """Of all that was enqueued by now. A driver that cannot be asked never comes to it."""
+        if self._is_foreign:
+            return lambda: False
+        cl, queues = self.cl, [queue for queue in (self._queue, self._timed_queue) if queue]
+        try:
+            ends = [cl.enqueue_marker(queue) for queue in queues]
+            for queue in queues:
+                queue.flush()
+        except cl.Error:
+            return lambda: False
+        complete = cl.command_execution_status.COMPLETE
+        return lambda: all(end.command_execution_status <= complete for end in ends)
 
     # -- programs ---------------------------------------------------------------------------------
 
@@ -282,10 +318,10 @@ class OpenClDevice(Device):
     # -- times ------------------------------------------------------------------------------------
 
     @contextmanager
-    def timed(self) -> Iterator[bool]:
+    def timed(self, seconds: float = TIMEOUT) -> Iterator[bool]:
         """In a second queue, which keeps times; other threads stay in the first. Inputs were
         written in the first, so that it is waited for."""
-        self.finish()
+        self.wait(seconds)
         self._of_thread.queue = self._queue_with_times()
         try:
             yield True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from ..dialects.wgsl import Wgsl, arguments_of
 from ..language import Storage
 from ..options import SOFTWARE, DeviceClass, class_of
 from ..recipe import Call
-from .device import BUFFER, Device, Offers
-from .failures import WHERE, build_failure, failure, forked, lost
+from .device import BUFFER, TIMEOUT, Device, Offers
+from .failures import WHERE, build_failure, failure, forked, lost, within
 
 # Sizes of memory are multiples of a vector of four: a shorter last one could not be read.
 VECTOR = 16
@@ -38,6 +38,8 @@ LIMITS = (
     "max-compute-workgroup-size-z",
 )
 GROUPS = "max-compute-workgroups-per-dimension"
+# Between two looks whether the device that others wait for was given up.
+TURN_SECONDS = 0.05
 
 
 def webgpu() -> Any:
@@ -131,7 +133,8 @@ class Module:
 
 
 class WebGpuDevice(Device):
-    """Launches are collected, and submitted together when somebody waits for them."""
+    """Writes and launches are collected, and submitted together when somebody waits for them: only
+    then is the device asked, by a thread that may be left behind."""
 
     dialect = Wgsl
 
@@ -141,23 +144,27 @@ class WebGpuDevice(Device):
         self._lock = threading.RLock()
         self._opened: Any = None
         self._is_foreign = False  # opened before this process was forked
-        self._launches: list[Launch] = []
+        self._work: list[Launch | Write] = []
+        self._adding = threading.Lock()  # to the work, while the other lock may be held for long
         renews(self)
 
     def renew_lock(self) -> None:
-        self._lock = threading.RLock()
+        self._lock, self._adding = threading.RLock(), threading.Lock()
         self._is_foreign = self._opened is not None
 
     @property
     def device(self) -> Any:
         """Sessions and threads share one; the first to ask opens it."""
+        self._check_usable()
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _check_usable(self) -> None:
         if self._is_foreign:
             raise forked(self.offers.name)
         if self.is_lost:
             raise lost(self.offers.name)
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
 
     def _open(self) -> Any:
         features = ["shader-f16"] if self.offers.half else []
@@ -168,13 +175,23 @@ class WebGpuDevice(Device):
     def _using(self, what: str) -> Iterator[Any]:
         """The opened device, for one thread at a time; its errors as ours. what: that it does not
         do."""
-        with self._lock:
+        with self._turn():
             try:
                 yield self.device
             except (self.wgpu.GPUError, RuntimeError, ValueError, OSError) as error:
                 if isinstance(error, DelegateError):
                     raise
                 raise failure(self.offers.name, what, error) from error
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The lock. Whoever holds it while the device hangs never gives it back."""
+        while not self._lock.acquire(timeout=TURN_SECONDS):
+            self._check_usable()
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -188,20 +205,28 @@ class WebGpuDevice(Device):
 
     def upload(self, data: Array, storage: Storage = BUFFER) -> Any:
         memory = self.allocate(data.nbytes)
-        self.write(memory, data)
+        with self._using("takes no weights") as device:
+            device.queue.write_buffer(memory, 0, _words(data))
         return memory
 
     def write(self, memory: Any, data: Array) -> None:
-        with self._using("takes no input") as device:
-            self._submit(device)
-            device.queue.write_buffer(memory, 0, _words(data))
+        self.enqueue(Write(memory, data))
 
-    def read(self, memory: Any, data: Array) -> None:
+    def read(self, pairs: Sequence[tuple[Any, Array]], seconds: float = TIMEOUT) -> None:
+        found: list[Array] = []
+        sizes = [(memory, max(4, -(-data.nbytes // 4) * 4)) for memory, data in pairs]
+        within(seconds, lambda: found.extend(self._arrived(sizes)), lambda: self.give_up(seconds))
+        for (_, data), arrived in zip(pairs, found, strict=True):
+            data.reshape(-1).view(np.uint8)[:] = arrived[: data.nbytes]
+
+    def _arrived(self, sizes: Sequence[tuple[Any, int]]) -> list[Array]:
+        """Copies of so many bytes of memory, after all that was enqueued."""
         with self._using("did not finish a run") as device:
             self._submit(device)
-            size = -(-data.nbytes // 4) * 4
-            found = np.frombuffer(device.queue.read_buffer(memory, 0, size), np.uint8)
-            data.reshape(-1).view(np.uint8)[:] = found[: data.nbytes]
+            return [
+                np.frombuffer(device.queue.read_buffer(memory, 0, size), np.uint8)
+                for memory, size in sizes
+            ]
 
     def finish(self) -> None:
         """The queue's own way to wait is broken in wgpu 0.32: a read waits for all before it."""
@@ -294,15 +319,25 @@ class WebGpuDevice(Device):
 
     # -- launches ---------------------------------------------------------------------------------
 
-    def enqueue(self, launch: Launch) -> None:
-        with self._lock:
-            self._launches.append(launch)
+    def enqueue(self, work: Launch | Write) -> None:
+        self._check_usable()
+        with self._adding:
+            self._work.append(work)
 
     def _submit(self, device: Any) -> None:
-        """All launches since the last time, in one piece."""
-        launches, self._launches = self._launches, []
-        if not launches:
-            return
+        """All that was collected since the last time."""
+        with self._adding:
+            work, self._work = self._work, []
+        for kind, pieces in groupby(work, type):
+            submit = self._submit_launches if kind is Launch else self._submit_writes
+            submit(device, pieces)
+
+    def _submit_writes(self, device: Any, writes: Iterable[Any]) -> None:
+        for each in writes:
+            device.queue.write_buffer(each.memory, 0, _words(each.data))
+
+    def _submit_launches(self, device: Any, launches: Iterable[Any]) -> None:
+        """In one piece."""
         encoder = device.create_command_encoder()
         steps = encoder.begin_compute_pass()
         for launch in launches:
@@ -312,6 +347,14 @@ class WebGpuDevice(Device):
                 steps.dispatch_workgroups(*counts)
         steps.end()
         device.queue.submit([encoder.finish()])
+
+
+@dataclass(frozen=True)
+class Write:
+    """An array on its way to the device's memory."""
+
+    memory: Any
+    data: Array
 
 
 class Launch:
