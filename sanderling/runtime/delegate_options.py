@@ -3,6 +3,7 @@ command line gives it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -80,7 +81,7 @@ def flag(about: str) -> Option:
 
 def text(about: str) -> Option:
     def read(value: Any) -> str:
-        if str(value) in ("", ALONE):
+        if not isinstance(value, (str, os.PathLike)) or str(value) in ("", ALONE):
             raise ValueError
         return str(value)
 
@@ -102,6 +103,17 @@ def read_options(
         except ValueError:
             raise _misfit(name, table[name], value, where) from None
     return found
+
+
+def check_names(delegate: str, given: Mapping[Any, Any]) -> None:
+    """Names of options are text, whatever a caller has put into the dictionary."""
+    for name in given:
+        if not isinstance(name, str):
+            raise NoSuchOption(
+                f"{name!r} cannot be the name of an option",
+                where=f"delegate '{delegate}'",
+                fix="give a dictionary of names and values",
+            )
 
 
 def given_twice(delegate: str, name: str) -> InputError:

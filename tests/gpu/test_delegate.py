@@ -60,12 +60,20 @@ def test_the_rank_of_precision_decides(options: dict[str, Any], expected: str) -
     ({"max_delegated_partitions": -1}, "cannot be -1"),
     ({"device": -1}, "its option 'device' cannot be -1"),
     ({"fast": True}, "it has no option 'fast'"),
+    ({"serialization_dir": "x", "cache": False}, "cache=false keeps nothing"),
+    ({"serialization_dir": None}, "its option 'serialization_dir' cannot be None"),
+    ({"model_token": b"x"}, "its option 'model_token' cannot be b'x'"),
 ])  # fmt: skip
 def test_contradictions_are_errors(options: dict[str, Any], what: str) -> None:
     with pytest.raises(InputError) as caught:
         GpuDelegate(**options)
     assert what in caught.value.what and caught.value.fix
     assert caught.value.where == "delegate 'gpu'"
+
+
+def test_names_of_options_are_text() -> None:
+    with pytest.raises(InputError, match="3 cannot be the name of an option"):
+        GpuDelegate().configure({3: 4})  # type: ignore[dict-item]
 
 
 def test_a_device_without_half_arithmetic() -> None:

@@ -11,6 +11,7 @@ from ...ir import Graph, Op
 from ...runtime.delegate import Delegate, Options
 from ...runtime.delegate_options import (
     Option,
+    check_names,
     flag,
     given_twice,
     one_of,
@@ -22,7 +23,7 @@ from ...runtime.delegate_options import (
 )
 from .devices.device import Device
 from .options import CPU, SOFTWARE
-from .precision import PRECISIONS, PRIORITIES, check_precision, settled
+from .precision import PRECISIONS, PRIORITIES, check_precision, contradiction, settled
 from .samples import SAMPLES
 
 OPTIONS: dict[str, Option] = {
@@ -75,6 +76,8 @@ class GpuDelegate(Delegate):
     def _choose(self, options: Mapping[str, Any]) -> None:
         self.chosen = read_options(self.name, OPTIONS, options)
         check_precision(self.chosen)
+        if "serialization_dir" in self.chosen and not self.chosen.get("cache", True):
+            raise contradiction("a serialization_dir is given, and cache=false keeps nothing")
         self.quantized = self.chosen.get("quantized", True)
         self.max_delegated_partitions = self.chosen.get(
             "max_delegated_partitions", USUAL_PARTITIONS
@@ -167,6 +170,7 @@ def _numbers(count: int) -> str:
 
 def _numbered(options: Mapping[str, Any]) -> dict[str, Any]:
     """gpu:1 is short for gpu:device=1."""
+    check_names("gpu", options)
     numbers = [name for name in options if name.removeprefix("-").isdecimal()]
     if len(numbers) + ("device" in options) > 1:
         raise given_twice("gpu", "device")

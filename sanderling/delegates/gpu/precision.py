@@ -33,11 +33,11 @@ def check_precision(chosen: Mapping[str, Any]) -> None:
     precision, loss = chosen.get("precision"), chosen.get(_LOSS)
     ranked = [name for name in _PLACES if name in chosen]
     if ranked and precision:
-        raise _contradiction(f"'precision' and '{ranked[0]}' both choose the precision")
+        raise contradiction(f"'precision' and '{ranked[0]}' both choose the precision")
     if ranked and loss is not None:
-        raise _contradiction(f"'{_LOSS}' and '{ranked[0]}' both choose the precision")
+        raise contradiction(f"'{_LOSS}' and '{ranked[0]}' both choose the precision")
     if loss is False and precision not in (None, "f32"):
-        raise _contradiction(f"precision={precision} loses precision, and {_LOSS} is false")
+        raise contradiction(f"precision={precision} loses precision, and {_LOSS} is false")
     for name in ("samples", "precision_bound"):
         if name in chosen and precision != AUTO:
             raise InputError(
@@ -52,13 +52,13 @@ def check_precision(chosen: Mapping[str, Any]) -> None:
 def _check_ranks(asked: list[str]) -> None:
     known = [word for word in asked if word != AUTO]
     if len(set(known)) < len(known):
-        raise _contradiction(f"a priority is given twice: {', '.join(known)}")
+        raise contradiction(f"a priority is given twice: {', '.join(known)}")
     if asked[: len(known)] != known:
         first = _PLACES[asked.index(AUTO)]
-        raise _contradiction(f"'{first}' is left open, and one behind it is not")
+        raise contradiction(f"'{first}' is left open, and one behind it is not")
 
 
-def _contradiction(what: str) -> InputError:
+def contradiction(what: str) -> InputError:
     return InputError(what, where="delegate 'gpu'", fix="leave one of them out")
 
 
