@@ -27,7 +27,8 @@ def _floor_div(op: Op) -> Expr:
         assert isinstance(found, Expr), "operands are repeated as NumPy has it"
         return found
     a, b = (Input(i, DType.FLOAT32) for i in (0, 1))
-    return X.round_even((a - a % b) / b)
+    is_finite = (abs(a) < np.inf) & (abs(b) < np.inf)
+    return X.select(is_finite, X.round_even((a - a % b) / b), X.floor(a / b))
 
 
 # Where a device's numbers ask for another expression than the CPU's.
