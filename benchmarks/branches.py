@@ -61,7 +61,7 @@ def compiled(path: Path, threads: int, apart: bool) -> tuple[Callable[[], object
     with one_by_one(apart):
         model = load(path)
         session = model.compile([CpuDelegate(cache=False)], threads=threads)
-        bound = session.bind(feeds(model))
+        bound = session.bind(dict(zip(session.entry(None).inputs, feeds(model), strict=True)))
         bound.run()
     parts = [s.executable for s in session.plan().steps]
     return bound.run, max(
