@@ -243,18 +243,17 @@ def measure_all(target: Target, options: argparse.Namespace) -> str:
         before = loops[row.kind]()
         ours, theirs, macs = measure(row, options, rate)
         top = max(before, loops[row.kind]())
+        peer = "-" if options.no_litert else f"{theirs * 1e6:.1f}"
         if ours < SHORTEST:
-            lines.append(
-                f"| {row.name} | < {SHORTEST * 1e6:.1f} | - | - | {theirs * 1e6:.1f} | - |"
-            )
+            lines.append(f"| {row.name} | < {SHORTEST * 1e6:.1f} | - | - | {peer} | - |")
             print(lines[-1], flush=True)
             continue
         speed = macs / ours / 1e9
         ratios[row.kind].append(theirs / ours)
         shares[row.kind].append(speed / top)
+        ratio = "-" if options.no_litert else f"{theirs / ours:.2f}"
         lines.append(
-            f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} "
-            f"| {theirs * 1e6:.1f} | {theirs / ours:.2f} |"
+            f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} | {peer} | {ratio} |"
         )
         print(lines[-1], flush=True)
     ends = [_mean(kind, shares[kind], ratios[kind], options) for kind in KINDS if ratios[kind]]
