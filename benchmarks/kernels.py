@@ -219,7 +219,7 @@ def main() -> None:
         write_machine_section("kernels", target.name, f"{title}\n\n{machine_line()}\n\n{text}")
 
 
-HEADER = ["kernel", "us", "GMAC/s", "of peak", "LiteRT us", "ratio"]
+HEADER = ["kernel", "us", "of peak", "LiteRT us", "ratio"]
 # Seconds of a step that its ticks can tell: reading the clock takes a quarter of it.
 SHORTEST = 1e-7
 
@@ -243,22 +243,23 @@ def measure_all(target: Target, options: argparse.Namespace) -> str:
         before = loops[row.kind]()
         ours, theirs, macs = measure(row, options, rate)
         top = max(before, loops[row.kind]())
-        peer = "-" if options.no_litert else f"{theirs * 1e6:.1f}"
-        if ours < SHORTEST:
-            lines.append(f"| {row.name} | < {SHORTEST * 1e6:.1f} | - | - | {peer} | - |")
-            print(lines[-1], flush=True)
-            continue
-        speed = macs / ours / 1e9
-        ratios[row.kind].append(theirs / ours)
-        shares[row.kind].append(speed / top)
-        ratio = "-" if options.no_litert else f"{theirs / ours:.2f}"
-        lines.append(
-            f"| {row.name} | {ours * 1e6:.1f} | {speed:.0f} | {speed / top:.0%} | {peer} | {ratio} |"
-        )
+        lines.append(_line(row.name, ours, theirs, macs / 1e9 / top))
         print(lines[-1], flush=True)
+        if ours >= SHORTEST:
+            ratios[row.kind].append(theirs / ours)
+            shares[row.kind].append(macs / 1e9 / top / ours)
     ends = [_mean(kind, shares[kind], ratios[kind], options) for kind in KINDS if ratios[kind]]
     print("\n" + "\n".join(ends))
     return "\n".join([*lines, "", *ends])
+
+
+def _line(name: str, ours: float, theirs: float, least: float) -> str:
+    """A row of the table. least: seconds that the multiply-adds take at the peak."""
+    peer = f"{theirs * 1e6:.1f}" if np.isfinite(theirs) else "-"
+    if ours < SHORTEST:
+        return f"| {name} | < {SHORTEST * 1e6:.1f} | - | {peer} | - |"
+    ratio = f"{theirs / ours:.2f}" if np.isfinite(theirs) else "-"
+    return f"| {name} | {ours * 1e6:.1f} | {least / ours:.0%} | {peer} | {ratio} |"
 
 
 def _mean(kind: str, shares: list[float], ratios: list[float], options: argparse.Namespace) -> str:
