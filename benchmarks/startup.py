@@ -23,7 +23,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common import ROOT, cache_knob, model_paths, table, write_json, write_section
+from benchmarks.common import (
+    ROOT,
+    cache_knob,
+    machine_type,
+    model_paths,
+    table,
+    write_json,
+    write_machine_section,
+)
+from sanderling.delegates.cpu.isa.targets import host_target
 from sanderling.measure.interleaving import sentence
 from sanderling.measure.machine import machine_line
 from sanderling.measure.sample_statistics import Ratio, ratio
@@ -173,7 +182,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "Fresh processes, interleaved, medians; memory is the growth after the imports. "
             "Above 1 in the ratio: sanderling starts faster."
         )
-        write_section("startup", f"## Start-up\n\n{machine_line()}\n\n{about}\n\n{text}")
+        target = host_target().name
+        title = f"## Start-up: {machine_type(target)}"
+        write_machine_section(
+            "startup", target, f"{title}\n\n{machine_line()}\n\n{about}\n\n{text}"
+        )
     return 0
 
 
