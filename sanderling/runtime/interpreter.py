@@ -21,7 +21,7 @@ from ..errors import InputError, SanderlingError
 from ..format import known_models
 from ..ir import Array, DType, Graph, Shape, Signature, Tensor
 from ..spans import span
-from .allocation import NOBODY, Allocation, Shown, holders, show
+from .interpreter_memory import NOBODY, Allocation, Shown, holders, show
 from .delegate import PlainDelegate
 from .feeds import as_array, as_bytes, type_hint
 from .interpreter_checks import (

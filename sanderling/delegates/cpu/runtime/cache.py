@@ -1,9 +1,9 @@
 """Compiled parts on disk: a warm start runs no pass and loads no LLVM.
 
 An entry's name is a digest of all that it depends on: the part (structure and constants), target
-and options, this package's files and LLVM's version. It holds a description, the code and the
-packed weights, each on a page boundary, and a checksum; code and weights are mapped from it, so
-that processes share them.
+and options, this package's files and LLVM's version (`store.py` says which count). It holds a
+description, the code and the packed weights, each on a page boundary, and a checksum; code and
+weights are mapped from it, so that processes share them.
 
 The pieces that code is linked of are kept beside, each by its own content, so that another part
 compiles only what it does not have in common with those before: another model of the family,
