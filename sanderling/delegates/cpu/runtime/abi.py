@@ -40,12 +40,13 @@ FOR_AWAKE, FOR_ASLEEP = STOP + 7, STOP + 8
 # a pause and one for runs that follow each other closely.
 RUN, HABITS = 3 * LINE, 4 * LINE
 # Three lines for each worker: CLAIM (64 bits), which chunks of its own are taken; NAP, 1 while it
-# sleeps, and before it does on which CPU and which thread (64 bits) it is; what only the worker
-# itself touches: the limit of spins and the count of vain ones, within a run and between runs; of
-# traced code the thread's number, the run, and where the log goes on.
+# sleeps, and before it does on which CPU (-1: it does not say) and which thread (64 bits) it is,
+# and 1 in KEPT_OFF while somebody keeps it off a CPU; what only the worker itself touches: the
+# limit of spins and the count of vain ones, within a run and between runs; of traced code the
+# thread's number, the run, and where the log goes on.
 CREW = HABITS + 2 * LINE
 CLAIM, NAP, LIMITS, LOGGED = 0, LINE, 2 * LINE, 2 * LINE + 4
-CORE, THREAD = NAP + 1, NAP + 2
+CORE, THREAD, KEPT_OFF = NAP + 1, NAP + 2, NAP + 4
 OF_WORKER = 3 * LINE
 
 

@@ -38,6 +38,7 @@ from ..runtime.abi import (
     FOR_ASLEEP,
     FOR_AWAKE,
     NAP,
+    STATE,
     STOP,
     WAKES,
     WORKERS,
@@ -45,7 +46,7 @@ from ..runtime.abi import (
 from .choice import SHARES, choose, learn
 from .pycall_code import emit_call
 from .ticks import Log, Times, emit_clock, teller
-from .waiting import announcer, of_worker, read_state, waiter, word
+from .waiting import announcer, of_worker, read_state, waiter, waker, word
 
 
 def emit_run(program: Program) -> None:
@@ -358,11 +359,17 @@ def _emit_serve(program: Program, toil: ir.Function) -> None:
 
 
 def _emit_stop(program: Program) -> None:
-    """stop(context): the workers leave `serve`. Between runs only."""
+    """stop(context): the workers leave `serve` when no run is on. While one is, the state is the
+    run's, and who sleeps is not told: ask again (executable.py, at the end of the program)."""
     stop = plain(ir.Function(program.module, ir.FunctionType(VOID, [PTR]), "stop"))
     e = Emitter(program.module, stop, program.target)
     (context,) = stop.args
     e.b.atomic_rmw("xchg", word(e, context, STOP), I32(1), "release")
-    state = e.b.add(read_state(e, context), I64(len(program.phases) + 1))
-    e.b.call(announcer(program), [context, state, I64(0), _workers(e, context)])
+    state = read_state(e, context)
+    with e.when(_is_idle(e, program, state)):
+        after = e.b.add(state, I64(len(program.phases) + 1))
+        place = word(e, context, STATE)
+        swapped = e.b.cmpxchg(place, state, after, "seq_cst", "monotonic")
+        with e.when(e.b.extract_value(swapped, 1)):
+            e.b.call(waker(program), [context, I64(0), _workers(e, context)])
     e.b.ret_void()
