@@ -74,7 +74,7 @@ PATHS = [
 def test_a_new_epilogue_is_one_class(
     row: Case, module: ModuleType, form: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(target: object, w: object, n: object, plain: object) -> object:
+    def plan(target: object, w: object, n: object, plain: object, kind: object) -> object:
         return form and winograd.plan_for(target, w, n, winograd.form(form))[1]  # type: ignore[arg-type]
 
     monkeypatch.setattr(conv, "choose_plan", plan)

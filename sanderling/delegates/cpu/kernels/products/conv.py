@@ -61,8 +61,9 @@ from .sources import (
     pieces,
 )
 from .sparse import emit_sparse
+from .winograd import FLOATS, Words, choose_plan, emit_winograd, exact, fold, folded, suits
+from .winograd import Kind as WinogradKind
 from .winograd import Plan as WinogradPlan
-from .winograd import choose_plan, emit_winograd, fold, folded, suits
 
 F32_CORE = FloatCore()
 
@@ -92,26 +93,46 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
-    direct = is_bf16(op) or Fused.of(op).zeros
-    plan = None if direct else winograd_plan(op, k.target, F32_CORE)
-    if plan is not None:
-        filters = weights if folded(w) is w else fold(weights)
-        bias = bias_of(op, n, np.float32)
-        emit_winograd(k, op, float_epilogue(op), filters, bias, words(*bounds(op)), plan)
+    matrix = weights.reshape(n, -1)
+    plan = None if is_bf16(op) or Fused.of(op).zeros else winograd_plan(op, k.target)
+    if plan is None:
+        emit_product(k, op, matrix, w, groups)
         return
-    emit_product(k, op, weights.reshape(n, -1), w, groups)
+    kind = arithmetic(op, matrix, k.target)
+    filters = kind.matrix.reshape(weights.shape)
+    with rounding(k, kind.epilogue):
+        emit_winograd(k, op, kind, fold(filters) if plan.is_folded else filters, plan)
 
 
-def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
-    """How a float convolution takes fewer products, if that is faster than all of them with this
-    core."""
+def winograd_plan(op: Op, target: Target, core: Core | None = None) -> WinogradPlan | None:
+    """How a convolution takes fewer products, if that is faster than all of them with this core
+    (default: its own)."""
     weights, x = op.operand(1).values, op.operand(0)
     groups = x.shape[3] // weights.shape[3]
-    w, n = window(op, groups), weights.shape[0]
-    small = folded(w)
-    if not suits(op, small, groups, target):
+    w, kind = window(op, groups), winograd_kind(op, target)
+    if kind is None:
         return None
-    return choose_plan(target, small, n, plain_cycles(target, w, n, core))
+    small = folded(w) if kind is FLOATS else w
+    if not suits(small, groups, target, kind):
+        return None
+    if core is None:
+        core = F32_CORE if kind is FLOATS else core_for(x.dtype, target, real_weights(op), True)
+    return choose_plan(
+        target, small, len(weights), plain_cycles(target, w, len(weights), core), kind
+    )
+
+
+def winograd_kind(op: Op, target: Target) -> WinogradKind | None:
+    """Floats, and 8-bit codes where there is no dot product instruction for them."""
+    dtype = op.operand(0).dtype
+    if Inputs.of(op).table is not None:
+        return None
+    if dtype is DType.FLOAT32:
+        return FLOATS
+    bytes_by_word = dtype in (DType.INT8, DType.UINT8) and dot_core(target) is None
+    if not bytes_by_word or not exact(real_weights(op)):
+        return None
+    return Words(wide_core(target), dtype is DType.INT8)
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
@@ -329,6 +350,12 @@ def weight_zero(op: Op) -> int:
     w = op.operand(1)
     subtracts = operator(op) == "FULLY_CONNECTED" or w.dtype is DType.UINT8
     return scale_zero(w)[1] if subtracts and quant(w).scale.size == 1 else 0
+
+
+def real_weights(op: Op) -> Array:
+    """The codes of the weights without their zero point, [N, ...]."""
+    weights = op.operand(1).values
+    return weights.reshape(len(weights), -1).astype(np.int32) - weight_zero(op)
 
 
 def _integer(op: Op, weights: Array, target: Target, chains: bool, by_word: bool) -> Arithmetic:

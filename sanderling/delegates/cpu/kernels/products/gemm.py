@@ -315,15 +315,21 @@ class Plan:
         return size.outer * self.per_line(size)
 
 
+def instructions(target: Target, core: Core) -> float:
+    """Of a multiply-add of vectors."""
+    inner = core.inner if isinstance(core, BlockCore) else core
+    if isinstance(core, ChainCore):
+        return core.work
+    if isinstance(inner, PairCore | WordCore):
+        return 1.0 if isa_of(target).has_dot_words else 2.0
+    return 2.0 if isinstance(core, BfloatCore) and not target.bf16 else 1.0
+
+
 def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     """Cycles of the product, rows packed, and its tile."""
     inner = core.inner if isinstance(core, BlockCore) else core
-    wide = isinstance(inner, PairCore | WordCore) and not isa_of(target).has_dot_words
-    work = 2.0 if wide else 1.0
-    if isinstance(core, BfloatCore) and not target.bf16:
-        work = 2.0
+    work = instructions(target, core)
     parts = core.chain if isinstance(core, ChainCore) else 0
-    work = core.work if isinstance(core, ChainCore) else work
     pairs = isinstance(core, MatrixCore)
     steps = padded_depth(core, size.k) // inner.depth
     chained = size.lines == 1 and inner is core

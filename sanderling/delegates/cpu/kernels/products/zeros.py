@@ -22,7 +22,7 @@ from .gemm import Product, estimate
 from .packed_weights import Arithmetic
 from .sources import Window
 from .sparse_plan import best_cut, used_units
-from .winograd import folded, plan_for
+from .winograd import plan_for
 
 PRODUCTS = ("CONV_2D", "FULLY_CONNECTED")
 # Zeros below which nothing is tried: no layer gained.
@@ -114,10 +114,10 @@ def _dense(op: Op, target: Target, kind: Arithmetic, w: Window) -> float:
         core = chain_core(target, kind.matrix) or core
     if w.is_rows:
         return estimate(target, core, Product(1, w.batch * w.pixels, n, depth))[0]
-    plan = winograd_plan(op, target, core) if isinstance(core, FloatCore) else None
+    plan = None if isinstance(core, BfloatCore) else winograd_plan(op, target, core)
     if plan is None:
         return plain_cycles(target, w, n, core)
-    return plan_for(target, folded(w), n, plan.form)[0]
+    return plan_for(target, plan.window, n, plan.form, plan.kind)[0]
 
 
 # -- for pruning ----------------------------------------------------------------------------------
