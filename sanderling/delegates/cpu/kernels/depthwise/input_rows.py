@@ -13,8 +13,8 @@ from ...codegen.program import StepEmitter
 from ...runtime.abi import FIRST_ARG
 from ..products.conv import arithmetic, row_source, window
 from ..products.cores import padded_depth, panel_bytes
-from ..products.gemm import Plan, Product, estimate, tile_function
-from ..products.packed_weights import Arithmetic, columns, packed
+from ..products.gemm import Arithmetic, Plan, Product, estimate, tile_function
+from ..products.packed_weights import columns, packed
 from ..products.sources import MARGIN, LineRows, RowSource
 from ..products.tiles import Panels, Tile
 

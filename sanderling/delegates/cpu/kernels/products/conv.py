@@ -41,8 +41,8 @@ from .cores import (
 )
 from .dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from .dynamic_range import block_of, is_hybrid, is_symmetric, unfit_blocks
-from .gemm import Operands, Product, estimate, plan_product, walk
-from .packed_weights import Arithmetic, columns, weights_of
+from .gemm import Arithmetic, Operands, Product, estimate, plan_product, walk
+from .packed_weights import columns, weights_of
 from .rounding16 import refuses_words, word_rescale, word_rounding
 from .sources import (
     Change,

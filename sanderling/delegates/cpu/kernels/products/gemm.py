@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from .....ir import Array
 from ...codegen.emit import (
     F32,
     I8,
@@ -270,6 +271,20 @@ def _sum_near(
     with e.loop(whole, steps, carry=sets[0]) as (i, acc):
         e.carry(step(i, acc))
     return e.carried
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
+
+    core: Core
+    epilogue: Epilogue
+    matrix: Array
+    columns: tuple[Array, ...]
+    common: Array
+    zero: int = 0  # of the activations: what lies beyond the picture's edge
+    sums: int = 0  # how often a row's own sum is added to its results
+    scales: Array | None = None  # of blocks along the depth
 
 
 @dataclass(frozen=True)

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from .....ir import Array
 from ...codegen.emit import Value
 from ...codegen.program import StepEmitter
-from ..epilogue.contract import Epilogue, column_words
+from ..epilogue.contract import column_words
 from .chained import QUAD, ChainCore, pack_chains
-from .cores import BlockCore, Core, pack, pack_blocks
-from .gemm import LeftoverLists, Plan, Product
+from .cores import BlockCore, pack, pack_blocks
+from .gemm import Arithmetic, LeftoverLists, Plan, Product
 from .sources import LineRows, RowSource
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
-
-    core: Core
-    epilogue: Epilogue
-    matrix: Array
-    columns: tuple[Array, ...]
-    common: Array
-    zero: int = 0  # of the activations: what lies beyond the picture's edge
-    sums: int = 0  # how often a row's own sum is added to its results
-    scales: Array | None = None  # of blocks along the depth
 
 
 def weights_of(

@@ -18,8 +18,7 @@ from ...isa.targets import Target, host_target
 from .chained import chain_core
 from .conv import arithmetic, plain_cycles, window, winograd_plan
 from .cores import BfloatCore, BlockCore, Core, DotCore, FloatCore, PairCore, byte_core, chunk_of
-from .gemm import Product, estimate
-from .packed_weights import Arithmetic
+from .gemm import Arithmetic, Product, estimate
 from .sources import Window
 from .sparse_plan import best_cut, used_units
 from .winograd import plan_for
