@@ -13,11 +13,14 @@ import pytest
 from sanderling.delegates.cpu import build
 from sanderling.delegates.cpu.codegen.program import Phase, Program
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.isa.targets import TARGETS
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable, Crew
 from sanderling.delegates.cpu.steps import phases
+from sanderling.delegates.cpu.steps.estimates import nanoseconds
 from sanderling.delegates.cpu.steps.phases import Span, works
 from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
 from tests.conformance.cases_control import assign, variable
+from tests.support.conv_stacks import stack
 from tests.support.every_worker import share_everything
 
 F32 = DType.FLOAT32
@@ -161,6 +164,21 @@ def test_a_large_step_is_shared_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(phases, "LARGE", 1)
     monkeypatch.setattr(phases, "FEW", 0)
     assert sizes(program_of(model).phases) == [1, 1]
+
+
+def test_lesser_targets_are_estimated_to_take_longer() -> None:
+    """So that they get workers for smaller steps."""
+    floats = Branches()
+    floats.conv(floats.x, "y")
+    codes = stack(size=28).main
+    for graph, order in (
+        (floats.graph, ("generic", "avx2", "avx512")),
+        (codes, ("generic", "avx2", "avx512", "avx512vnni")),
+        (codes, ("neon", "neondot")),
+    ):
+        op = next(op for op in graph.ops if op.name == "CONV_2D")
+        times = [nanoseconds(op, TARGETS[name]) for name in order]
+        assert times == sorted(set(times), reverse=True)
 
 
 def test_code_that_tells_of_steps_shares_them_one_by_one() -> None:
