@@ -10,8 +10,8 @@ from ..isa.targets import Target
 
 # Multiply-adds a nanosecond of one 32-bit lane: of floats, fused or in two instructions, and of
 # bytes by a dot product instruction, in pairs of words, and as single words. So much do layers of
-# middling networks reach on cores of 3 GHz: 60 of floats and 240 of bytes on AVX512 with VNNI. New cores
-# do more (benchmarks/fit_workers.py tells how much).
+# middling networks reach on cores of 3 GHz: 60 of floats and 240 of bytes on AVX512 with VNNI. New
+# cores do more (benchmarks/fit_workers.py tells how much).
 FUSED, APART = 3.75, 1.9
 DOT, PAIRS, WORDS = 15.0, 7.5, 3.75
 # Bytes a nanosecond that a step reads and writes.
