@@ -49,19 +49,19 @@ def main() -> int:
         print(f"no such operator or target; targets are {', '.join(TARGETS)}", file=sys.stderr)
         return 2
     tasks = [(target, batch) for target in targets for batch in _batches(chosen)]
-    begin, said, done = time.monotonic(), list[str](), 0
+    begin, wrong, done = time.monotonic(), 0, 0
     with ProcessPoolExecutor(args.workers) as pool:
         waiting = {pool.submit(complaints, *task): task for task in tasks}
         for number, future in enumerate(as_completed(waiting), 1):
-            said += future.result()
+            for said in future.result():
+                print(said, flush=True)
+                wrong += 1
             done += len(waiting[future][1])
             if number % 50 == 0:
-                seconds = time.monotonic() - begin
-                print(f"{done} of {len(chosen) * len(targets)} in {seconds:.0f} s, "
-                      f"wrong: {len(said)}", file=sys.stderr, flush=True)  # fmt: skip
-    print(*said, sep="\n")
-    print(f"{done - len(said)} passed, {len(said)} failed")
-    return bool(said)
+                so_far = f"{done} of {len(chosen) * len(targets)}, {wrong} wrong"
+                print(f"{time.monotonic() - begin:.0f} s: {so_far}", file=sys.stderr, flush=True)
+    print(f"{done - wrong} passed, {wrong} failed")
+    return bool(wrong)
 
 
 def _arguments() -> argparse.Namespace:
