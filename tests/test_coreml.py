@@ -157,7 +157,7 @@ def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"precision": "float16", "compute_units": "cpu_and_ne"}
     made = sanderling.load_delegate("coreml", given)
     assert isinstance(made, CoremlDelegate)
-    assert made.options == ProgramOptions("float16", "cpu_and_ne")
+    assert made.program_options == ProgramOptions("float16", "cpu_and_ne")
     with pytest.raises(InputError, match="no option threads"):
         sanderling.load_delegate("coreml", {"threads": 2})
     with pytest.raises(InputError, match="`precision` is 'half'") as caught:

@@ -1,8 +1,8 @@
 """The engines: how each loads a model, binds its inputs once, and runs.
 
-An engine is a function from a Job to a Loaded. Only `Loaded.run` is timed, and each engine gets the
-cheapest call it offers: bound buffers, no copies of inputs or outputs. It says when it has read the
-file (`mark("loaded")`), so that memory can be told apart; what it does after that is its init.
+An engine is a function from a job to a LoadedEngine. Only its `run` is timed, and each engine gets
+the cheapest call it offers: bound buffers, no copies of inputs or outputs. It says when it has read
+the file (`mark("loaded")`), so that memory can be told apart; what it does after that is its init.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class LoadedEngine(NamedTuple):
     note: str = ""
     keep: object = None  # what lives as long as the engine: a session, an interpreter
     refresh: Callable[[], None] = lambda: None  # to be called when the job's arrays were changed
+    reset: Callable[[], None] = lambda: None  # variables as the file has them, where it keeps any
+    request: Any = None  # OpenVINO's InferRequest, which has the counters of a profile
     memory: Callable[[], dict[str, int]] = dict  # bytes by what holds them, where it tells
     facts: dict[str, object] = {}  # noqa: RUF012
     parts: Callable[[], list[PartTime]] = list  # after runs: what each part takes, where it tells
@@ -209,7 +211,9 @@ def litert(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
 
     feed()
     run = (lambda: core().Invoke(graph)) if graph else interpreter.invoke
-    return LoadedEngine(run, answers, keep=interpreter, refresh=feed)
+    return LoadedEngine(
+        run, answers, keep=interpreter, refresh=feed, reset=interpreter.reset_all_variables
+    )
 
 
 def _litert_places(interpreter: Any, job: EngineJob) -> tuple[list[int], list[int]]:
@@ -248,7 +252,8 @@ def openvino(job: EngineJob, mark: Mark = _ignore, **more: Any) -> LoadedEngine:
     def answers() -> list[Array]:
         return [np.array(request.get_tensor(port).data) for port in outputs]
 
-    return LoadedEngine(partial(request.infer, share_outputs=True), answers, keep=compiled)
+    run = partial(request.infer, share_outputs=True)
+    return LoadedEngine(run, answers, keep=compiled, request=request)
 
 
 def onnxruntime(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:

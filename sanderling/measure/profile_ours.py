@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..delegates.reference import ReferenceExecutable
 from ..errors import FallbackWarning, SanderlingError
 from ..ir import Array, Graph, Model, Op
 from ..ops import cost
@@ -132,11 +131,10 @@ class ReferenceOps:
     method = "the clock around each op that Python evaluates"
     workers = 1
 
-    def __init__(self, executable: ReferenceExecutable, clock: TimedExecutable) -> None:
+    def __init__(self, executable: Executable, clock: TimedExecutable) -> None:
         self.clock = clock
-        self.place = {op: i for i, op in enumerate(executable.part.ops)}
+        self.place = {op: i for i, op in enumerate(executable.watch_ops(self._evaluate))}
         self.spent = np.zeros((1, len(self.place)))
-        executable.watch = self._evaluate
 
     def _evaluate(self, op: Op, inputs: Sequence[Array | None], state: Any) -> list[Array]:
         begin = time.perf_counter()
@@ -471,14 +469,10 @@ def _rest(part: Part) -> str:
 
 def devices_of(plan: Plan) -> dict[str, Device]:
     """The devices that parts of a plan run on, by the name of their delegate."""
-    if not any(step.part.delegate.name == "gpu" for step in plan.steps):
-        return {}
-    from ..delegates.gpu.executable import GpuExecutable  # not for those who have no device
-
     return {
         step.part.delegate.name: step.executable.device
         for step in plan.steps
-        if isinstance(step.executable, GpuExecutable)
+        if step.executable.device is not None
     }
 
 
@@ -489,9 +483,8 @@ def watch(step: Step, ticks: float) -> Part:
     if times is not None:
         return NativeSteps(times, ticks) if times.rate is None else DeviceSteps(times, ticks)
     clock = step.executable = TimedExecutable(executable)
-    if isinstance(executable, ReferenceExecutable):
-        return ReferenceOps(executable, clock)
-    return OpaquePart(clock)
+    ops = ReferenceOps(executable, clock)
+    return ops if ops.place else OpaquePart(clock)
 
 
 def profile_ours(

@@ -120,7 +120,6 @@ def openvino(
     _path(model)
     job = job_for(model, setting, [arrays[t] for t in entry.graph.inputs], signature or "")
     loaded = start_openvino(job, PERF_COUNT=True)
-    request: Any = getattr(loaded.run, "func").__self__  # noqa: B009
     taken = Taken(
         [],
         workers=setting.threads,
@@ -131,7 +130,7 @@ def openvino(
     taken.first = time.perf_counter() - begin
     for _ in range(WARM - 1):
         loaded.run()
-    before = _counters(request)
+    before = _counters(loaded.request)
 
     def sample() -> None:
         begin = time.perf_counter()
@@ -140,7 +139,9 @@ def openvino(
 
     turns(sample)
     runs = len(taken.whole)
-    for (i, name, kind, kernel, mean), (*_, was) in zip(_counters(request), before, strict=True):
+    for (i, name, kind, kernel, mean), (*_, was) in zip(
+        _counters(loaded.request), before, strict=True
+    ):
         # The counters are means since the start.
         seconds = max(0.0, (mean * (runs + WARM) - was * WARM) / runs)
         if seconds > 0 and kind not in ("Parameter", "Result", "Constant"):

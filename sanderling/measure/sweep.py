@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..delegates.gpu.delegate import GpuDelegate
 from ..errors import SanderlingError
 from ..ir import Graph, Shape
 from ..passes.simplify import fold_constants
 from ..processors import usable_cpu_count
 from ..progress import plural
-from ..runtime.delegate import Delegate
 from ..runtime.registry import delegate_names, find_delegate, usable_delegate
 from ..runtime.specialise import specialise
 from ..units import byte_size
@@ -41,12 +39,9 @@ def thread_counts() -> list[int]:
 def delegate_choices() -> list[tuple[str, ...]]:
     """Those that can be used here. Others are there to be exact, and take many times as long."""
     found = [(name, usable_delegate(name)[0]) for name in delegate_names() if name not in SLOW]
-    return [(name,) for name, delegate in found if delegate is not None and not _is_cpu(delegate)]
-
-
-def _is_cpu(delegate: Delegate) -> bool:
-    """A GPU delegate whose device is the processor itself is no other choice than the cpu."""
-    return isinstance(delegate, GpuDelegate) and delegate.is_software
+    return [
+        (name,) for name, delegate in found if delegate is not None and not delegate.is_software
+    ]
 
 
 def combinations(

@@ -156,7 +156,7 @@ class Coco(ImageTask):
             return [Sample(p.name, path=p, data=i + 1) for i, p in enumerate(files)]
         check_folder(self.images, self.truth.file_names, self.annotations)
         find_engine(self.evaluator)  # what is missing or does not fit is said before any work
-        if hasattr(self, "ports"):
+        if self.is_open:
             _ = self.class_map
         return [
             Sample(name, path=self.images / name, data=number)
