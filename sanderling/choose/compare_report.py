@@ -9,7 +9,7 @@ from typing import Any
 from ..pages import heading, html_table, page, paragraph, side_by_side
 from ..plots import COLOURS, figure, inline, kind_of, render
 from ..tables import markdown
-from ..units import byte_size
+from ..units import MIB, byte_size
 from .candidates import Candidate, front
 from .compare import Compared
 
@@ -72,7 +72,7 @@ def as_markdown(found: Compared) -> str:
 
 Figure = Callable[[Candidate], float]
 GRAPHS: tuple[tuple[str, str, Figure, tuple[str, str]], ...] = (
-    ("size against accuracy", "size in MB", lambda c: c.size / 1e6, ("accuracy", "size")),
+    ("size against accuracy", "size in MiB", lambda c: c.size / MIB, ("accuracy", "size")),
     ("accuracy against latency", "latency in ms", lambda c: c.latency * 1e3,
      ("accuracy", "latency")),
 )  # fmt: skip

@@ -78,9 +78,6 @@ class Evidence:
             + ("without weights" if self.kind == "none" else self.kind)
         )
 
-    def ops_named(self, *names: str) -> int:
-        return sum(op.name in names for graph in self.model.graphs for op in graph.ops)
-
     # -- measured when asked ----------------------------------------------------------------
 
     @cached_property

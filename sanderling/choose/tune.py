@@ -35,6 +35,7 @@ from ..runtime.plugins import load_plugins
 from ..runtime.registry import FALLBACK
 from ..runtime.session import Session
 from ..runtime.settings_file import KeptSettings
+from ..units import MIB
 
 SCHEMA = "sanderling.tune/1"
 Progress = Callable[[str, int, int], None]
@@ -379,7 +380,7 @@ def summary_rows(found: Tuning) -> list[list[str]]:
                 ("* " if result.setting == found.chosen.setting else "") + result.setting.name,
                 f"{_latency(result) * 1e3:.3f}",
                 f"{_cpu(result) * 1e3:.3f}",
-                f"{memory / 1e6:.1f}" if memory < math.inf else "",
+                f"{memory / MIB:.1f}" if memory < math.inf else "",
                 times,
             ]
         )

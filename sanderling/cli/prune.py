@@ -12,8 +12,9 @@ from ..format import load
 from . import completion
 from . import training_options as options
 from .common import JsonPath, ModelPath, Quiet, check_targets
+from .new_model import check_output
 from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
-from .training_options import check_labels, check_output, keeping, need_torch, training_data
+from .training_options import check_labels, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.prune import Pruning

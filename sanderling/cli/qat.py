@@ -37,9 +37,10 @@ from .common import (
     plural,
     progress,
 )
+from .new_model import check_output
 from .quantize import parse_rule
 from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
-from .training_options import check_labels, check_output, keeping, need_torch, training_data
+from .training_options import check_labels, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.constraint import Constraint

@@ -39,7 +39,7 @@ from ..training.report import (
 )
 from ..units import byte_size
 from .common import JsonTarget, open_target, say, size_of, write_target
-from .training_options import open_page
+from .new_model import open_page
 
 FAILED = 1
 SHOWN = 12  # rows of a long list on the terminal; the record has all

@@ -7,13 +7,13 @@ one thing only, so that a broken graph is reported once, by the rule that names 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import ModelError
-from .graph import Graph, Model, Op, Signature, Tensor, reachable
+from .graph import Graph, Model, Op, Signature, Tensor, reachable, tensors_there
 from .types import Quant
 
 
@@ -68,14 +68,10 @@ def _tensor(tensor: Tensor) -> str:
     return f"tensor '{tensor.name}'"
 
 
-def _present(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
-    return (t for t in tensors if t is not None)
-
-
 def _read(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     """Every reading of a tensor with the place it is read at, in order of execution."""
     for op in graph.ops:
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             yield op.where, tensor
     for tensor in graph.outputs:
         yield f"outputs of graph '{graph.name}'", tensor
@@ -92,7 +88,7 @@ def _referred(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     for tensor in graph.tensors:
         block = tensor.quant.block if tensor.quant is not None else None
         if block is not None:
-            for part in _present((block.scales, block.zero_points)):
+            for part in tensors_there((block.scales, block.zero_points)):
                 yield _tensor(tensor), part
 
 
@@ -138,7 +134,7 @@ def _computed_before_read(graph: Graph) -> Iterator[Problem]:
     outputs = Op("outputs", graph.outputs, ())
     for op in (*graph.ops, outputs):
         where = f"outputs of graph '{graph.name}'" if op is outputs else op.where
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             kept = tensor.is_variable and id(tensor) not in producers
             if not (id(tensor) in known or tensor.is_constant or kept):
                 yield _unknown_value(where, tensor, producers)
@@ -197,7 +193,7 @@ def _true_links(graph: Graph) -> Iterator[Problem]:
     producers = _producers(graph)
     readers: dict[int, list[Op]] = {}
     for op in graph.ops:
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             readers.setdefault(id(tensor), []).append(op)
     # A tensor that is used but not listed is another rule's; its links are still checked.
     tensors = {id(t): t for t in (*graph.tensors, *(t for _, t in _referred(graph)))}

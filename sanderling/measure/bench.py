@@ -400,7 +400,7 @@ class BenchedModel:
         reason = why_not(setting, self.kind)
         if not reason and not is_installed(setting.engine):
             package = PACKAGES[setting.engine][0]
-            reason = _one_line(_missing(setting.engine, package))
+            reason = _cause(_missing(setting.engine, package))
         return reason
 
     def job(self, setting: Setting, how: Procedure, onnx: str) -> EngineJob:
@@ -413,7 +413,7 @@ class BenchedModel:
         return [np.concatenate([a] * size) if a.ndim else a for a in self.inputs]
 
 
-def _one_line(error: SanderlingError) -> str:
+def _cause(error: SanderlingError) -> str:
     return f"{error.what}: {error.fix}"
 
 
@@ -507,7 +507,7 @@ def _export(subject: BenchedModel, settings: Iterable[Setting], bar: _Bar) -> tu
     made, why = cached(Path(subject.model.source))
     if "No module named" in why:
         needed = MissingExtraError("tf2onnx", "onnx", "an ONNX file for the engine onnxruntime")
-        why = _one_line(needed)
+        why = _cause(needed)
     return made, why
 
 

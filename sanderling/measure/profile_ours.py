@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..errors import FallbackWarning, SanderlingError
+from ..errors import FallbackWarning
 from ..ir import Array, Graph, Model, Op
-from ..ops import cost
-from ..ops.base import DATA_ERRORS, Cost
+from ..ops.base import known_cost
 from ..ops.execute import evaluate
 from ..progress import plural
 from ..runtime.delegate import Delegate, Executable, StepTimes
@@ -275,7 +274,7 @@ class RowWriter:
         """Complete a row by what the file's ops say: places, name, multiply-adds."""
         nodes = {self.node.get(op.outputs[0], -1): op for op in ops if op.outputs}
         row.nodes = sorted(n for n in nodes if n >= 0)
-        row.macs = sum(work(op).macs for op in ops)
+        row.macs = sum(known_cost(op).macs for op in ops)
         main = main_op(ops) if ops else None
         if main is not None and main.outputs:
             row.name = node_name(main, self.node.get(main.outputs[0], -1))
@@ -301,14 +300,7 @@ def node_name(op: Op, index: int) -> str:
 
 def main_op(ops: Sequence[Op]) -> Op:
     """The op that a step is called after: most multiply-adds, else the last."""
-    return max(enumerate(ops), key=lambda pair: (work(pair[1]).macs, pair[0]))[1]
-
-
-def work(op: Op) -> Cost:
-    try:
-        return cost(op)
-    except (SanderlingError, *DATA_ERRORS):  # shapes that are known only when it runs
-        return Cost(0, 0, 0)
+    return max(enumerate(ops), key=lambda pair: (known_cost(pair[1]).macs, pair[0]))[1]
 
 
 def _kind(short: str) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 from ..delegates.engines.messages import heard
 from ..errors import InputError, UnsupportedError
 from ..ir import Array, Graph, Model, Op
+from ..ops.base import known_cost
 from ..runtime.session import Session
 from ..runtime.specialise import specialise
 from .engines import import_engine, job_for
 from .engines import openvino as start_openvino
-from .profile_ours import LOST, WARM, ProfileRow, Taken, node_name, work
+from .profile_ours import LOST, WARM, ProfileRow, Taken, node_name
 from .record import Setting
 
 Turns = Callable[[Callable[[], None]], None]
@@ -238,7 +239,7 @@ def _product(kind: str) -> set[str]:
 
 
 def _add_cost(row: ProfileRow, op: Op) -> None:
-    row.macs += work(op).macs
+    row.macs += known_cost(op).macs
     row.weights += _bytes(t for t in op.inputs if t is not None and t.is_constant)
     row.read += _bytes(t for t in op.inputs if t is not None and not t.is_constant)
     row.written += _bytes(op.outputs)

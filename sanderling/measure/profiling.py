@@ -16,6 +16,7 @@ from ..delegates.cpu.isa.targets import problem
 from ..errors import ArgumentError, DelegateError, InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Array, Graph, Model
+from ..ops.base import known_cost
 from ..progress import plural
 from ..runtime.feeds import as_fed
 from ..runtime.session import Session
@@ -31,7 +32,6 @@ from .profile_ours import (
     Taken,
     node_name,
     profile_ours,
-    work,
 )
 from .record import Setting
 from .roofline import Progress, Roofline, device_roofline, roofline
@@ -427,7 +427,7 @@ def _node(index: int, op: Any) -> Record:
         "type": op.name,
         "name": node_name(op, index),
         "outputs": [t.name for t in op.outputs],
-        "macs": work(op).macs,
+        "macs": known_cost(op).macs,
     }
 
 

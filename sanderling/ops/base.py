@@ -348,6 +348,15 @@ class Cost:
     bytes_written: int
 
 
+def known_cost(op: Op) -> Cost:
+    """The cost of an op, nothing where it is not known: its operands do not fit together, as a run
+    will say, or shapes come with the data."""
+    try:
+        return cost(op)
+    except (SanderlingError, *DATA_ERRORS):
+        return Cost(0, 0, 0)
+
+
 def cost(op: Op, lowered: bool = False) -> Cost:
     """The cost at the shapes the graph states; an op that is not legal computes nothing.
 
@@ -411,6 +420,10 @@ def require(condition: bool, op: Op, what: str, fix: str = "") -> None:
     """A legality check of inference or evaluation."""
     if not condition:
         raise unfit(op, what, fix)
+
+
+def check_same_shape(op: Op, a: Shape, b: Shape) -> None:
+    require(a == b, op, f"its inputs differ in shape: {a} and {b}")
 
 
 def unfit(op: Op, what: str, fix: str = "") -> ModelError:

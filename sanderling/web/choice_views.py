@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..units import MIB
 from .charts import Chart, Series
 from .markup import Bar, Markup, facts, link, listed, paragraph, table, tag
 from .measured_views import figures_of, result_table
@@ -68,8 +69,8 @@ def _front(title: str, rows: Rows, axis: str, factor: float, unit: str, figure: 
 
 def _bytes(rows: Rows) -> tuple[float, str]:
     """The unit in which the sizes are no long fractions."""
-    large = (most(r["size"] for r in rows) or 0) >= 1 << 20
-    return (2.0**-20, "MiB") if large else (2.0**-10, "KiB")
+    large = (most(r["size"] for r in rows) or 0) >= MIB
+    return (1 / MIB, "MiB") if large else (2.0**-10, "KiB")
 
 
 def _points(name: str, rows: Rows, axis: str, factor: float, is_line: bool) -> Series:

@@ -119,7 +119,7 @@ def job(site: Site, number: int) -> Page:
             ),
             heading("Result"),
             tag("pre", _lines(found.result), id="job-result", class_="wide", tabindex=0),
-            note(plural(len(site.jobs.all) if site.jobs else 0, "job") + " since the start"),
+            note(plural(site.jobs.count if site.jobs else 0, "job") + " since the start"),
         ],
     )
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ... import protobuf
-from ...errors import InputError, SanderlingError
+from ...errors import InputError, SanderlingError, one_line
 from ...files import as_given
 from ...format import AtomicFile
+from ...units import MIB
 from .. import process_memory
 from ..record import Result, Setting
 from . import op_profile, preinvoke_state
@@ -36,7 +37,6 @@ FILES = {
     "output_proto_filepath": "",
     "result_file_path": "",
 }
-_MB = 1024 * 1024
 
 
 @dataclass
@@ -294,7 +294,7 @@ def _finish(
     run.warmup, run.stat = microseconds(result.warmup), microseconds(result.samples)
     result.first = result.warmup[0] if result.warmup else None
     total = sum(result.samples)
-    run.throughput = subject.input_bytes * run.stat.count / total / _MB if total else 0.0
+    run.throughput = subject.input_bytes * run.stat.count / total / MIB if total else 0.0
     init = round(subject.init * 1e6)
     say(
         "INFO",
@@ -315,7 +315,7 @@ def _say_memory(run: ToolRun, say: Say, peak: int) -> None:
     grown = [process_memory.growth(held, until) for until in ("ready.rss", "end.rss")]
     if None in grown:
         return
-    init, overall = (g / _MB for g in grown if g is not None)
+    init, overall = (g / MIB for g in grown if g is not None)
     say(
         "INFO",
         "Note: as the benchmark tool itself affects memory footprint, the following is "
@@ -330,8 +330,8 @@ def _say_memory(run: ToolRun, say: Say, peak: int) -> None:
     if not peak:
         return
     held["peak.runs"] = peak
-    rss, anonymous = held["end.rss"] // _MB, held["end.anonymous"] // _MB
-    say("INFO", f"Overall peak memory footprint (MB) via periodic monitoring: {peak / _MB:g}")
+    rss, anonymous = held["end.rss"] // MIB, held["end.anonymous"] // MIB
+    say("INFO", f"Overall peak memory footprint (MB) via periodic monitoring: {peak / MIB:g}")
     say("INFO", "Memory status at the end of exeution:")  # the tool's spelling
     say("INFO", f"- VmRSS              : {rss} MB")
     say("INFO", f"+ RssAnnon           : {anonymous} MB")
@@ -460,7 +460,7 @@ def result_record(run: ToolRun) -> dict[str, Any]:
         "latency_metrics": {k: v / 1e3 for k, v in times.items() if v is not None},
         "memory_metrics": {
             **{k: v // 1024 for k, v in grown.items() if v is not None},
-            "peak_mem_mb": peak / _MB if peak else None,
+            "peak_mem_mb": peak / MIB if peak else None,
         },
         "misc_metrics": {
             "model_size_mb": run.model_size_mb,
@@ -475,7 +475,3 @@ def failure(name: str, values: Values, error: SanderlingError) -> ToolRun:
     """A setting that could not be measured."""
     setting = Setting("sanderling", max(1, values.number("num_threads")))
     return ToolRun(name, Result(values.text("graph"), setting, error=one_line(error)))
-
-
-def one_line(error: SanderlingError) -> str:
-    return "; ".join(line.strip() for line in str(error).splitlines())

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import InputError, SanderlingError
+from ...errors import InputError, SanderlingError, one_line
 from ..record import Result, Setting
 from . import tool_log
 from .adb import Adb, DeviceError, choose
@@ -19,7 +19,6 @@ from .android_tools import (
     device_folder,
     fetch,
     how_it_ended,
-    one_line,
     place_tool,
     run_tool,
     safe,
