@@ -36,7 +36,7 @@ class Blueprint:
 
     @property
     def names(self) -> tuple[list[str], list[str]]:
-        """Of inputs, in the graph's order, and of outputs, in the signature's."""
+        """The names of the inputs, in the graph's order, and of the outputs, in the signature's."""
         called = {tensor: name for name, tensor in self.entry.inputs.items()}
         return [called.get(t, t.name) for t in self.entry.graph.inputs], list(self.entry.outputs)
 

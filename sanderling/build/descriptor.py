@@ -118,7 +118,7 @@ class Descriptor:
         return "\n".join(lines) + "\n"
 
     def _symbols(self, versions: Sequence[Version]) -> list[str]:
-        """Of the other objects of the library."""
+        """The names that the other objects of the library define."""
         found = [f"{self.name}_cpuid", f"{self.name}_xcr0"]
         found = found if self.platform.machine == "x86_64" else []
         for version in versions:

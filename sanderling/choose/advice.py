@@ -81,7 +81,7 @@ class Gain:
 
     @property
     def width(self) -> float:
-        """Of the interval, in logarithms: the same for 0.5 and for 2."""
+        """The width of the interval, in logarithms: the same for 0.5 and for 2."""
         return math.log(self.high / self.low) if self.low > 0 else math.inf
 
     @property

@@ -205,7 +205,8 @@ def _pairing(placed: Sequence[Placed], judged: Mapping[Way, Evaluation]) -> Diff
 
 
 def _notes(placed: Sequence[Placed]) -> list[str]:
-    """Whose latency is a delegate's or a phone's, and whose accuracy is this machine's."""
+    """A note on the candidates whose latency is a delegate's or a phone's, and whose accuracy is
+    this machine's."""
     borrowed = [c.name for c, way in placed if c.is_judged_elsewhere]
     if not borrowed:
         return []

@@ -80,7 +80,7 @@ def _compared_memory(one: Result, other: Result) -> Ratio:
 
 
 def _exact(one: float, other: float) -> Ratio:
-    """Of figures that are measured once: what is within WORTH is the same."""
+    """The ratio of two figures that are measured once: what is within WORTH is the same."""
     value = one / other if 0 < other < math.inf else 1.0
     return Ratio(value, value / WORTH, value * WORTH, np.zeros(1))
 

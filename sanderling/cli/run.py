@@ -279,7 +279,7 @@ def _idle(
     entry: Signature,
     feeds: Mapping[str, Array],
 ) -> list[str]:
-    """Of delegates that somebody asked for, those that ran nothing of the last run."""
+    """A sentence for each delegate that somebody asked for and that ran nothing of the last run."""
     wanted = delegates or (session.delegates if settings else [])
     if not wanted:
         return []
@@ -341,7 +341,7 @@ def _stacked(runs: Sequence[FinishedRun]) -> dict[str, Array]:
 
 
 def _class_names(model: Model, path: Path | None, offset: int) -> ClassNames | None:
-    """Those of --labels, or those that the model carries."""
+    """The names of --labels, or those that the model carries."""
     if path is not None:
         return ClassNames.read(path, offset)
     carried = next(iter(labels_of(model).values()), None)

@@ -117,7 +117,7 @@ def _best(runs: Sequence[FinishedRun]) -> Told:
 
 
 def _ranges(runs: Sequence[FinishedRun]) -> Told:
-    """Of each output its mean between its extremes."""
+    """A column for each output: its mean between its extremes."""
     return _headings(runs)[:SHOWN], lambda run: [
         _range(output) for output in list(run.to_json()["outputs"].values())[:SHOWN]
     ]

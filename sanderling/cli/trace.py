@@ -254,7 +254,7 @@ def _print(about: dict[str, Any], found: Sequence[Finding]) -> None:
 
 
 def _op_table(ops: Sequence[dict[str, Any]]) -> str:
-    """Of a capture, whose model may not be at hand for `profile`."""
+    """The times of the ops of a capture, whose model may not be at hand for `profile`."""
     rows = [
         (o["op"], o["node"], o["delegate"], f"{1e3 * o['seconds']:.3f}", f"{o['share']:.1%}")
         for o in ops[:SHOWN]

@@ -668,7 +668,7 @@ def link(op: Op) -> None:
 
 
 def tensors_there(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
-    """Those of the tensors that are there: an operand may be left out."""
+    """The tensors without the places that are empty: an operand may be left out."""
     return (t for t in tensors if t is not None)
 
 

@@ -303,7 +303,8 @@ class Axes:
     def without_moot(
         self, settings: Sequence[Setting], graph: Graph, shapes: Sequence[Shape]
     ) -> list[Setting]:
-        """Those that differ in what the delegate heeds: of the others the first is enough."""
+        """The settings that differ in what their delegate heeds: where it heeds nothing, the first
+        is enough."""
         own = [d for d in self.delegates if heeds_no_setting(d, graph, shapes)]
         threads = set(self.threads[1:] if self.sweeps_threads else ())
         precision = set(self.precision[1:] if self.swept else ())

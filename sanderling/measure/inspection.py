@@ -101,7 +101,8 @@ def inspect(
 def _split(
     delegates: Sequence[str | PlainDelegate],
 ) -> tuple[list[str | PlainDelegate], list[str]]:
-    """Those that can run here, and names of accelerators of which only the rules are known."""
+    """The delegates that can run here, and the names of accelerators of which only the rules are
+    known."""
     judged = [
         d
         for d in delegates
@@ -137,7 +138,8 @@ def _is_about_options(name: str, error: InputError) -> bool:
 
 
 def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
-    """Of all entry points. What a graph calls is in the figures of the op that calls it."""
+    """The multiply-adds of all entry points. What a graph calls is in the figures of the op that
+    calls it."""
     called = {g for graph in model.graphs for op in graph.ops for g in op.subgraphs}
     if graphs[0]["macs"] is None:
         return None

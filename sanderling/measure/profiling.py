@@ -141,7 +141,7 @@ def _roof(threads: int, wanted: bool, refresh: bool, show: Progress) -> Roofline
 
 
 def device_roofs(taken: Taken, refresh: bool, show: Progress) -> dict[str, Roofline]:
-    """Of the devices that parts ran on, by delegate."""
+    """The roofs of the devices that parts ran on, by delegate."""
     found = {}
     for name, device in taken.devices.items():
         show(f"peaks of {device.offers.name}", 0, 1)
@@ -363,7 +363,7 @@ def limit(row: ProfileRow, roof: Roofline | None, held: int, seconds: float) -> 
 
 
 def share_text(share: float | None) -> str:
-    """Of the roof; more than all of it is marked, and `_above` says what it means."""
+    """The share of the roof; more than all of it is marked, and `_above` says what it means."""
     return "-" if share is None else f"{share:.0%}{'*' * _is_above(share)}"
 
 

@@ -37,7 +37,8 @@ def thread_counts() -> list[int]:
 
 
 def delegate_choices() -> list[tuple[str, ...]]:
-    """Those that can be used here. Others are there to be exact, and take many times as long."""
+    """The delegates that are worth a try here. Others are there to be exact, and take many times as
+    long, or have the processor itself for a device."""
     found = [(name, usable_delegate(name)[0]) for name in delegate_names() if name not in SLOW]
     return [
         (name,) for name, delegate in found if delegate is not None and not delegate.is_software
@@ -112,9 +113,9 @@ def recommend(
     unlike: Sequence[str] = (),
     payoffs: Sequence[Payoff] = (),
 ) -> Recommendation | None:
-    """Of one model's results: the fastest or, of those that cannot be told from it, the one that
+    """The fastest of one model's results or, among those that cannot be told from it, the one that
     takes least: threads, then precision lost, then other packages, then memory. unlike: names of
-    settings whose answers are off. payoffs: of the delegates among them."""
+    settings whose answers are off. payoffs: what the delegates among them gain."""
     sound = [
         r for r in results if r.summary and not r.setting.contend and r.setting.name not in unlike
     ]

@@ -119,7 +119,7 @@ class Cell:
         return np.float32(scale_zero(self.op.input(self._place(index)))[0])
 
     def _place(self, index: int | None) -> int:
-        """Of an operand that this kind of cell has."""
+        """The place of an operand that this kind of cell has."""
         if index is None:
             raise unfit(self.op, "an operand is absent")
         return index

@@ -55,12 +55,12 @@ class Level:
 
     @property
     def rules(self) -> list[Choice]:
-        """Of a recipe; the last step of a layer wins."""
+        """The rules of a recipe; the last step of a layer wins."""
         return [Choice(s.mode, name=glob.escape(s.output)) for s in self.steps]
 
     @property
     def bits(self) -> dict[str, int]:
-        """Of the layers that have fewer than eight."""
+        """The bits of each layer that has fewer than eight."""
         return {s.output: s.bits for s in self.steps}
 
     @property
@@ -114,7 +114,8 @@ def _steps(op: Op, power: torch.Tensor | None, kind: str) -> list[Step]:
 
 
 def rounding_error(matrix: torch.Tensor, power: torch.Tensor, bits: int) -> float:
-    """Of a layer's sums, of their power: rows are rounded by the best scale of each."""
+    """The error of a layer's sums as a share of their power: rows are rounded by the best scale of
+    each."""
     most = 2 ** (bits - 1) - 1
     reach = matrix.abs().amax(1, keepdim=True).clamp(min=1e-30)
     least = torch.full((len(matrix),), torch.inf, dtype=matrix.dtype)

@@ -95,7 +95,7 @@ class Clustering:
         )  # fmt: skip
 
     def depthwise_weights(self, model: Model) -> list[Tensor]:
-        """Those that have a number of values of their own."""
+        """The depthwise weights, where they have a number of values of their own."""
         if not self.depthwise_count:
             return []
         return [t for t in weights_of(model, self.only, True) if _is_depthwise(t.users)]
@@ -187,7 +187,7 @@ class _Job(Job):
     # -- a target -------------------------------------------------------------------------------
 
     def _counts(self, level: float) -> dict[str, int]:
-        """Of each layer the fewest values whose error is at most this."""
+        """The fewest values for each layer whose error is at most this."""
         most = STORAGE[self.how.storage] or max(COUNTS)
         return {
             name: min([c for c, e in found.items() if e <= level], default=most)
@@ -288,7 +288,7 @@ def stored_as_codes(model: Model, rule: Clusters, names: Sequence[str]) -> Model
 
 
 def _steps(rows: Array, reach: int) -> Array:
-    """Of each row the number that all its values are whole multiples of."""
+    """The number, for each row, that all its values are whole multiples of."""
     found = np.ones(len(rows), np.float32)
     for number, row in enumerate(rows):
         values = np.unique(np.abs(row[row != 0]))

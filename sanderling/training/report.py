@@ -86,7 +86,7 @@ class TrainingReport:
 
     @property
     def zeros(self) -> float:
-        """Of all weights of the layers in the table."""
+        """The share of zeros among all weights of the layers in the table."""
         sizes = [int(np.prod(r.shape)) for r in self.layers]
         return sum(r.zeros * n for r, n in zip(self.layers, sizes, strict=True)) / max(
             1, sum(sizes)
@@ -104,7 +104,8 @@ class TrainingReport:
 
 
 def weight_rows(before: Model, after: Model) -> list[WeightRow]:
-    """Of all products with constant weights; the models have the same ones, in the same order."""
+    """A row for each product with constant weights; the models have the same ones, in the same
+    order."""
     return [_row(old, new) for old, new in zip(_products(before), _products(after), strict=True)]
 
 

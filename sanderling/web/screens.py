@@ -179,7 +179,7 @@ def record(site: Site, number: int) -> Page:
 
 
 def picture(site: Site, number: int, place: int) -> Picture:
-    """Of a sample that two models disagree on."""
+    """The picture of a sample that two models disagree on."""
     row = site.index.row(number)
     if row is None:
         raise missing("record")

@@ -145,7 +145,7 @@ def most(values: Iterable[float | None]) -> float:
 
 
 def sizes(record: Record) -> list[tuple[str, object]]:
-    """Of a model before and after."""
+    """The sizes of a model before and after."""
     before, after = record["size_before"], record["size_after"]
     zipped = record["zipped_before"], record["zipped_after"]
     return [

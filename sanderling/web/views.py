@@ -48,7 +48,7 @@ def listed(record: Record) -> Listed:
 
 
 def _guessed_models(record: Record) -> list[str]:
-    """Of a verb that has no row yet: the keys that verbs call a model by."""
+    """The models in a record of a verb that has no row yet: the keys that verbs call a model by."""
     found = [record.get(key) for key in ("model", "source", "path")]
     return [file_name(m) for m in found if isinstance(m, str) and m.endswith(".tflite")]
 

@@ -106,7 +106,8 @@ class Evaluator:
         return self.runner.ops_by_delegate() if "runner" in vars(self) else {}
 
     def idle_delegates(self) -> list[str]:
-        """Of the same, who was asked for and ran nothing."""
+        """A sentence for each delegate that was asked for and ran nothing; none where only other
+        processes ran the model."""
         return self.runner.idle_delegates() if "runner" in vars(self) else []
 
     def shard(self, shard: Shard) -> list[SampleOutcome]:

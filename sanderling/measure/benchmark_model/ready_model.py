@@ -171,7 +171,7 @@ class ReadyModel:
 
     @property
     def outputs(self) -> dict[Tensor, Array]:
-        """Of the last run."""
+        """The outputs of the last run."""
         arrays = self.bound.outputs
         return {t: arrays[name] for name, t in self.entry.outputs.items() if name in arrays}
 

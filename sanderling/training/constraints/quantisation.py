@@ -181,7 +181,7 @@ class Quantisation(Constraint):
         return self._source(op).scale.now * weights.scale.now.reshape(-1)
 
     def _source(self, op: Op) -> ActivationCodes:
-        """Of what the weights are multiplied with."""
+        """The codes of what the weights are multiplied with."""
         place = RULES[op.name].data[0]
         return self._codes(self.solution.value(op, place, op.operand(place)))
 
@@ -357,7 +357,7 @@ class ActivationCodes:
 
     @property
     def bounds(self) -> Bounds:
-        """Of the codes, less the zero point."""
+        """The bounds of the codes, less the zero point."""
         low, high = self.grid.bounds
         return float(low - self.zero), float(high - self.zero)
 

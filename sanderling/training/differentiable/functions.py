@@ -203,8 +203,8 @@ def batch_matmul(op: Op, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _arithmetic(function: Callable[..., torch.Tensor]) -> Function:
-    """Of two operands, with the bounds that are fused in: these kernels know no other
-    activations."""
+    """The function of an operator with two operands, within the bounds that are fused in: these
+    kernels know no other activations."""
     return lambda op, tensors: [
         bounded(function(_given(tensors, 0), _given(tensors, 1)), *fused_bounds(op))
     ]

@@ -204,7 +204,7 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         return values[tensor]
 
     def _data(self, tensor: Tensor) -> Array:
-        """Of a constant, or of what is computed from constants alone."""
+        """The values of a constant, or of what is computed from constants alone."""
         found = self._computed.get(tensor)
         return tensor.values if found is None else found
 

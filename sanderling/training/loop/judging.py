@@ -173,7 +173,8 @@ class Judging:
 
     @property
     def _threshold(self) -> float:
-        """Of one score alone: a half behind a sigmoid, else zero, where a sigmoid has its half."""
+        """The threshold of one score alone: a half behind a sigmoid, else zero, where a sigmoid has
+        its half."""
         made = self.model.main.outputs[0].producer
         return 0.5 if made is not None and made.name == "LOGISTIC" else 0.0
 
@@ -220,8 +221,8 @@ class Judging:
         return [c.snr if self.figure == "snr" else float(c.agreement or 0.0) for c in found]
 
     def _seconds(self, model: Model) -> float:
-        """Of the fastest run by our runtime; trials lie apart, and the least depends least on what
-        else the machine does."""
+        """The time of the fastest run by our runtime; trials lie apart, and the least depends least
+        on what else the machine does."""
         session = model.compile(threads=1)
         given = feeds(model)
         taken: list[float] = []

@@ -47,7 +47,7 @@ def _kind(tensor: Tensor, kinds: dict[str, str] | None) -> str:
 
 
 def cross_entropy(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of scores and class numbers; of one score alone, and 0 or 1."""
+    """The cross-entropy of scores with class numbers; of one score alone, with 0 or 1."""
     if found.shape[-1] == 1:
         flat = found.reshape(len(labels), -1).squeeze(-1)
         return F.binary_cross_entropy_with_logits(flat, labels.to(found.dtype))
@@ -62,7 +62,8 @@ def _kl(found: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.
 
 
 def _shares(found: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Of scores that are judged each by itself: KL of one chance each, less what cannot fall."""
+    """The distance of scores that are judged each by itself: KL of one chance each, less what
+    cannot fall."""
     wish = torch.sigmoid(wanted)
     given = F.binary_cross_entropy_with_logits(found, wish)
     least = F.binary_cross_entropy_with_logits(wanted, wish)
@@ -108,8 +109,8 @@ def agreement(aim: Target, found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def right_share(found: torch.Tensor, labels: torch.Tensor) -> float:
-    """Of scores and class numbers: the share whose first class is the label. One score alone, which
-    stands before its sigmoid, means class 1 above zero."""
+    """The share of samples whose first class is the label. One score alone, which stands before its
+    sigmoid, means class 1 above zero."""
     width = found.shape[-1]
     rows = found.reshape(-1, width)
     classes = (rows[:, 0] > 0).long() if width == 1 else rows.argmax(1)

@@ -417,7 +417,7 @@ class _Run:
 
 
 def _size(parameter: torch.Tensor) -> float:
-    """Of a weight, in units of the size that the rate is meant for."""
+    """The size of a weight, in units of the size that the rate is meant for."""
     mean = float(parameter.detach().square().mean().sqrt()) if parameter.numel() else 0.0
     return mean / USUAL_SIZE if mean > 0 else 1.0
 

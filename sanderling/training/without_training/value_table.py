@@ -43,7 +43,7 @@ class Table:
         return Table(self.values.expand(count, -1), prices)
 
     def places(self, rows: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
-        """Of each element the place of its value. worth: what the square of its error counts."""
+        """The place of each element's value. worth: what the square of its error counts."""
         if self.prices is None:
             return nearest(rows, self.values)
         step = max(1, CHUNK // self.values.numel())
@@ -51,7 +51,7 @@ class Table:
         return torch.cat([self._cheapest(r, w) for r, w in pieces], 1)
 
     def chosen(self, rows: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
-        """Of each element its value."""
+        """The value that each element gets."""
         return self.values.gather(1, self.places(rows, worth))
 
     def _cheapest(self, rows: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
