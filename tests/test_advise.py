@@ -204,9 +204,11 @@ def transposed(folder: Path) -> Path:
         inner, product, outer = (
             graph.tensor(f"{name}{number}", DType.FLOAT32, shape)
             for name, shape in (
-                ("in", (1, 8, 8, 4)), ("conv", (1, 8, 8, 4)), ("out", (1, 4, 8, 8)),
+                ("in", (1, 8, 8, 4)),
+                ("conv", (1, 8, 8, 4)),
+                ("out", (1, 4, 8, 8)),
             )
-        )  # fmt: skip
+        )
         graph.add("TRANSPOSE", [at, there], [inner])
         graph.add("CONV_2D", [inner, weights, bias], [product], stride_w=1, stride_h=1)
         graph.add("TRANSPOSE", [product, back], [outer])

@@ -32,8 +32,14 @@ def test_a_step_prints_its_command_and_leaves_its_record(tmp_path: Path) -> None
 def test_the_journey_is_whole() -> None:
     journey = list(home.steps())
     assert [step.name for step in journey] == [
-        "run", "bench", "profile", "quantize", "eval", "diff", "advise",
-    ]  # fmt: skip
+        "run",
+        "bench",
+        "profile",
+        "quantize",
+        "eval",
+        "diff",
+        "advise",
+    ]
     assert all(step.words[0] in VERBS and step.words[-2] == "--json" for step in journey)
     written = [step.words[-1] for step in journey]
     assert len(set(written)) == len(written)

@@ -682,10 +682,23 @@ def small_net(fake_quant: bool = False) -> Model:
     same = {"padding": "SAME", "stride_h": 1, "stride_w": 1, "dilation_h_factor": 1,
             "dilation_w_factor": 1, "fused_activation_function": "RELU"}  # fmt: skip
     for i in range(2):
-        x = then("CONV_2D", [x, weights(f"w{i}", 16, 3, 3, 16), weights(f"b{i}", 16)],
-                 (1, 16, 16, 16), **same)  # fmt: skip
-    x = then("AVERAGE_POOL_2D", [x], (1, 1, 1, 16), padding="VALID", stride_h=16, stride_w=16,
-             filter_height=16, filter_width=16, fused_activation_function="NONE")  # fmt: skip
+        x = then(
+            "CONV_2D",
+            [x, weights(f"w{i}", 16, 3, 3, 16), weights(f"b{i}", 16)],
+            (1, 16, 16, 16),
+            **same,
+        )
+    x = then(
+        "AVERAGE_POOL_2D",
+        [x],
+        (1, 1, 1, 16),
+        padding="VALID",
+        stride_h=16,
+        stride_w=16,
+        filter_height=16,
+        filter_width=16,
+        fused_activation_function="NONE",
+    )
     shape = graph.constant("shape", np.array([1, 16], np.int32))
     x = then("RESHAPE", [x, shape], (1, 16), new_shape=[1, 16])
     x = then("FULLY_CONNECTED", [x, weights("w", 128, 16), weights("b", 128)], (1, 128))

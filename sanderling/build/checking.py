@@ -156,9 +156,12 @@ def _result(folder: Path, index: int, run: int, dtype: Any, shape: tuple[int, ..
 
 
 def _compared(
-    target: Target, threads: int, whose: str, wanted: Sequence[Sequence[Array]],
+    target: Target,
+    threads: int,
+    whose: str,
+    wanted: Sequence[Sequence[Array]],
     got: Sequence[Sequence[Array]],
-) -> Check:  # fmt: skip
+) -> Check:
     pairs = [
         (w, g) for ws, gs in zip(wanted, got, strict=True) for w, g in zip(ws, gs, strict=True)
     ]

@@ -104,9 +104,18 @@ def _draw(
     for c in found.candidates:
         low, high = c.accuracy_interval or (c.accuracy, c.accuracy)
         colour, shape = _looks(found, c)
-        axes.errorbar([x(c)], [c.accuracy], yerr=[[c.accuracy - low], [high - c.accuracy]],
-                      fmt=shape, color=colour, markerfacecolor=colour if c in best else "white",
-                      markersize=DOT, capsize=2, elinewidth=0.8, zorder=2)  # fmt: skip
+        axes.errorbar(
+            [x(c)],
+            [c.accuracy],
+            yerr=[[c.accuracy - low], [high - c.accuracy]],
+            fmt=shape,
+            color=colour,
+            markerfacecolor=colour if c in best else "white",
+            markersize=DOT,
+            capsize=2,
+            elinewidth=0.8,
+            zorder=2,
+        )
 
 
 FRONT, SHAPES = "#999999", "os^Dv<>p"

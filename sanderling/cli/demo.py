@@ -82,27 +82,44 @@ def steps() -> Iterator[Step]:
     drawn = ("--plot", "bench.png") if find_spec("matplotlib") else ()
     paged = ("--html", "profile.html") if find_spec("matplotlib") else ()
     report = ("--report", "quantize.html") if find_spec("matplotlib") else ()
+    told = ("--report", "advise.html")
     quick = ("--launches", "2", "--min-secs", "0.2", "--warmup-secs", "0.1")
     engines = ",".join(["sanderling", *_installed()])
-    yield Step("run", "what is this digit?",
-               ("run", FLOAT, "--input", ONE, "--labels", NAMES, "--top", "3",
-                "--json", "run.json"))  # fmt: skip
-    yield Step("bench", "how fast is it, beside the engines that are installed?",
-               ("bench", FLOAT, "--engines", engines, *quick, *drawn,
-                "--json", "bench.json"))  # fmt: skip
-    yield Step("profile", "where does the time go?",
-               ("profile", FLOAT, "--by-type", *paged, "--json", "profile.json"))  # fmt: skip
-    yield Step("quantize", "can it be smaller? calibrated with the pictures",
-               ("quantize", FLOAT, "-o", SMALL, "--data", PICTURES, *report,
-                "--json", "quantize.json"))  # fmt: skip
-    yield Step("eval", "is the small one as good? the same pictures, pair by pair",
-               ("eval", "arrays", SMALL, "--data", LABELLED, "--against", FLOAT,
-                "--json", "eval.json"))  # fmt: skip
-    yield Step("diff", "how far are its answers from the float model's?",
-               ("diff", FLOAT, SMALL, "--data", PICTURES, "--json", "diff.json"))  # fmt: skip
-    yield Step("advise", "what next? each piece of advice is tried out",
-               ("advise", FLOAT, "--data", PICTURES, "--seconds", "5", "--report", "advise.html",
-                "--json", "advise.json"))  # fmt: skip
+    yield Step(
+        "run",
+        "what is this digit?",
+        ("run", FLOAT, "--input", ONE, "--labels", NAMES, "--top", "3", "--json", "run.json"),
+    )
+    yield Step(
+        "bench",
+        "how fast is it, beside the engines that are installed?",
+        ("bench", FLOAT, "--engines", engines, *quick, *drawn, "--json", "bench.json"),
+    )
+    yield Step(
+        "profile",
+        "where does the time go?",
+        ("profile", FLOAT, "--by-type", *paged, "--json", "profile.json"),
+    )
+    yield Step(
+        "quantize",
+        "can it be smaller? calibrated with the pictures",
+        ("quantize", FLOAT, "-o", SMALL, "--data", PICTURES, *report, "--json", "quantize.json"),
+    )
+    yield Step(
+        "eval",
+        "is the small one as good? the same pictures, pair by pair",
+        ("eval", "arrays", SMALL, "--data", LABELLED, "--against", FLOAT, "--json", "eval.json"),
+    )
+    yield Step(
+        "diff",
+        "how far are its answers from the float model's?",
+        ("diff", FLOAT, SMALL, "--data", PICTURES, "--json", "diff.json"),
+    )
+    yield Step(
+        "advise",
+        "what next? each piece of advice is tried out",
+        ("advise", FLOAT, "--data", PICTURES, "--seconds", "5", *told, "--json", "advise.json"),
+    )
 
 
 def demo(

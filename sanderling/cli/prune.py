@@ -145,9 +145,18 @@ def prune(
     from .training_output import Targets
 
     how = Pruning(
-        HALF if sparsity is None else sparsity, structure, method, growth, whole_model,
-        tuple(only), tuple(operator), policy, storage, multiple, seed,
-    )  # fmt: skip
+        HALF if sparsity is None else sparsity,
+        structure,
+        method,
+        growth,
+        whole_model,
+        tuple(only),
+        tuple(operator),
+        policy,
+        storage,
+        multiple,
+        seed,
+    )
     if sparsity is not None:
         _check_sparsity(how, max_drop)
     check_targets(
@@ -165,9 +174,15 @@ def prune(
         found = None
         if data or method == "one-shot" or epochs or max_drop is not None:
             found = training_data(
-                data, source, labels, "pruning looks at some (or --method magnitude)",
-                samples=samples, preset=preset, mean=mean, std=std,
-            )  # fmt: skip
+                data,
+                source,
+                labels,
+                "pruning looks at some (or --method magnitude)",
+                samples=samples,
+                preset=preset,
+                mean=mean,
+                std=std,
+            )
         with keeping(checkpoint):
             made, told = behind(
                 source,

@@ -343,8 +343,10 @@ def _summary(report: QatReport, data: TrainingData, output: Path | None) -> str:
         rows.append(("forward", f"{_near(report.faithful)} in training are the file's"))
     rows += [("note" if not i else "", text) for i, text in enumerate(report.notes)]
     rows += [("problem" if not i else "", text) for i, text in enumerate(report.problems)]
-    rows += [("frozen" if not i else "", f"{where}: {why}")
-             for i, (where, why) in enumerate(list(report.frozen.items())[:SHOWN])]  # fmt: skip
+    rows += [
+        ("frozen" if not i else "", f"{where}: {why}")
+        for i, (where, why) in enumerate(list(report.frozen.items())[:SHOWN])
+    ]
     return facts(rows)
 
 

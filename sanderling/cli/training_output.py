@@ -88,8 +88,9 @@ class Targets:
 
     def write(self, model: Model, report: TrainingReport, title: str, anyway: bool) -> None:
         """Write the result of prune or cluster."""
-        self.finish(model, report, lambda: report_page(report, title), partial(_print, report),
-                    anyway)  # fmt: skip
+        self.finish(
+            model, report, lambda: report_page(report, title), partial(_print, report), anyway
+        )
 
     def finish(
         self,

@@ -67,8 +67,10 @@ class Level:
     def name(self) -> str:
         """For people; each level has another."""
         counts = Counter(self.bits.values())
-        told = [f"{count} of {self.layers} layers with {b} bits" for b, count in
-                sorted(counts.items(), reverse=True)]  # fmt: skip
+        told = [
+            f"{count} of {self.layers} layers with {b} bits"
+            for b, count in sorted(counts.items(), reverse=True)
+        ]
         return ", ".join(told) or "8 bits"
 
 

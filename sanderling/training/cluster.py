@@ -90,9 +90,15 @@ class Clustering:
         """What the model is to hold. counts: of some weights, by name."""
         deep = {t.name: self.depthwise_count for t in self.depthwise_weights(model)}
         return Clusters(
-            self.count, self.start, self.per_channel, self.keep_zeros, self.depthwise or bool(deep),
-            self.only, deep | (counts or {}), self.seed,
-        )  # fmt: skip
+            self.count,
+            self.start,
+            self.per_channel,
+            self.keep_zeros,
+            self.depthwise or bool(deep),
+            self.only,
+            deep | (counts or {}),
+            self.seed,
+        )
 
     def depthwise_weights(self, model: Model) -> list[Tensor]:
         """The depthwise weights, where they have a number of values of their own."""

@@ -206,8 +206,11 @@ def epoch_rows(report: TrainingReport) -> list[tuple[object, ...]]:
 def speed_rows(report: TrainingReport) -> list[tuple[object, ...]]:
     """Expected from the multiplications that are left, and measured."""
     rows: list[tuple[object, ...]] = [("expected", f"{report.expected_speedup:.2f}")]
-    measured = [(f"measured, {r['engine']}", f"{r['speedup']:.2f}") for r in report.latency
-                if "speedup" in r]  # fmt: skip
+    measured = [
+        (f"measured, {r['engine']}", f"{r['speedup']:.2f}")
+        for r in report.latency
+        if "speedup" in r
+    ]
     return [*rows, *measured]
 
 
@@ -248,8 +251,9 @@ def _parts(report: TrainingReport) -> Iterator[str]:
         yield html_table(TRIALS, trial_rows(report))
     yield from _table("Training", EPOCHS, epoch_rows(report))
     yield from _table("Layers", LAYERS, layer_rows(report))
-    yield from _table("What keeps XNNPACK from using the zeros", ["because"],
-                      [(text,) for text in report.xnnpack])  # fmt: skip
+    yield from _table(
+        "What keeps XNNPACK from using the zeros", ["because"], [(text,) for text in report.xnnpack]
+    )
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:

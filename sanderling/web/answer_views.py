@@ -194,9 +194,13 @@ def disagreements(record: Record, place: Place) -> Markup:
 def _card(number: int, row: Mapping[str, Any], place: Place) -> Markup:
     said = f"truth {row['truth']}, here {row['ours']}, there {row['theirs']}"
     picture = tag(
-        "img", src=place.picture(number), alt=f"sample {row['id']}: {said}", loading="lazy",
-        width=112, height=112,
-    )  # fmt: skip
+        "img",
+        src=place.picture(number),
+        alt=f"sample {row['id']}: {said}",
+        loading="lazy",
+        width=112,
+        height=112,
+    )
     return tag(
         "li",
         picture,
@@ -216,11 +220,15 @@ def _worst(rows: list[Mapping[str, Any]]) -> Markup:
         "Classes with the smallest share of right answers",
         ["class", ">samples", ">right", "said instead"],
         [
-            [w["name"], w["samples"], w["right"],
-             ", ".join(f"{i['name']} ({i['times']})" for i in w["instead"])]
+            [
+                w["name"],
+                w["samples"],
+                w["right"],
+                ", ".join(f"{i['name']} ({i['times']})" for i in w["instead"]),
+            ]
             for w in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _confusions(rows: list[Mapping[str, Any]]) -> Markup:

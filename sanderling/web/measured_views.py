@@ -117,11 +117,16 @@ def _comparisons(rows: list[Mapping[str, Any]]) -> Markup:
         "Ratios of settings, measured in turns",
         ["model", "setting", "against", ">ratio", "95 % interval"],
         [
-            [file_name(c["model"]), c["setting"], c["against"], plain(c["ratio"]),
-             between(c["low"], c["high"], plain)]
+            [
+                file_name(c["model"]),
+                c["setting"],
+                c["against"],
+                plain(c["ratio"]),
+                between(c["low"], c["high"], plain),
+            ]
             for c in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _changes(record: Record) -> Markup:
@@ -211,11 +216,15 @@ def _types(rows: list[Mapping[str, Any]]) -> Markup:
         "Time by type of step",
         ["type", ">steps", "time", ">share"],
         [
-            [r["type"], r["count"], Bar(r["median_ms"], top, seconds(r["median_ms"] / 1e3)),
-             f"{r['percent']:.1f} %"]
+            [
+                r["type"],
+                r["count"],
+                Bar(r["median_ms"], top, seconds(r["median_ms"] / 1e3)),
+                f"{r['percent']:.1f} %",
+            ]
             for r in rows
         ],
-    )  # fmt: skip
+    )
 
 
 # -- trace ----------------------------------------------------------------------------------------
@@ -274,10 +283,15 @@ def _inspect(record: Record, place: Place) -> Parts:
 def _types_of(graph: Mapping[str, Any]) -> Markup:
     top = most(float(t["macs"] or 0) for t in graph["types"])
     rows = [
-        [t["name"], t["count"], Bar(float(t["macs"] or 0), top, f"{t['macs'] or 0:,}"),
-         byte_size(t["bytes_read"]), byte_size(t["bytes_written"])]
+        [
+            t["name"],
+            t["count"],
+            Bar(float(t["macs"] or 0), top, f"{t['macs'] or 0:,}"),
+            byte_size(t["bytes_read"]),
+            byte_size(t["bytes_written"]),
+        ]
         for t in graph["types"]
-    ]  # fmt: skip
+    ]
     title = f"Graph {graph['name']}"
     columns = ["type", ">ops", "MACs", ">read", ">written"]
     return joined([heading(title), table(f"Ops of {title}", columns, rows)])

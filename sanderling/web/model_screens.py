@@ -44,8 +44,9 @@ def models(site: Site) -> Page:
         ]
         for name in sorted(named.keys() | lying.keys())
     ]
-    made = table("Models of this folder and of its records",
-                 ["model", ">size", "file", "records"], rows)  # fmt: skip
+    made = table(
+        "Models of this folder and of its records", ["model", ">size", "file", "records"], rows
+    )
     return Page("Models", "models", [made or paragraph("There is no model here yet.")])
 
 
@@ -208,10 +209,16 @@ def _hottest(nodes: list[Node]) -> Markup:
     known.sort(key=lambda n: (-(n.latency or 0.0), -(n.error or 0.0)))
     top = most(n.latency for n in known)
     rows = [
-        [n.index, n.type, text(n.name, 60), Bar(n.latency, top, figure_text(n, "latency")),
-         None if n.error is None else f"{n.error:.3g}", n.delegate]
+        [
+            n.index,
+            n.type,
+            text(n.name, 60),
+            Bar(n.latency, top, figure_text(n, "latency")),
+            None if n.error is None else f"{n.error:.3g}",
+            n.delegate,
+        ]
         for n in known[:50]
-    ]  # fmt: skip
+    ]
     columns = [">op", "type", "tensor", "latency", ">error", "runs on"]
     return table("Ops with the largest figures", columns, rows)
 

@@ -69,9 +69,11 @@ def records(site: Site, query: Query) -> Page:
         shown,
     )
     empty = paragraph(
-        "No record fits." if site.index.count() else "This folder has no record yet. Verbs write "
+        "No record fits."
+        if site.index.count()
+        else "This folder has no record yet. Verbs write "
         "them with --json FILE: sanderling bench MODEL --json bench.json"
-    )  # fmt: skip
+    )
     return Page(
         "Records",
         "",
@@ -208,10 +210,14 @@ def file(site: Site, query: Query) -> Path:
 def traces(site: Site) -> Page:
     found = [f for f in files_of(site.folder, TRACES) if not site.index.has_record(f.path)]
     rows = [
-        [link(site.at("file", path=f.path), f.path, download=True), when(f.changed),
-         byte_size(f.size), _to_perfetto(site.at("file", path=f.path), f.path)]
+        [
+            link(site.at("file", path=f.path), f.path, download=True),
+            when(f.changed),
+            byte_size(f.size),
+            _to_perfetto(site.at("file", path=f.path), f.path),
+        ]
         for f in found[:MOST_LISTED]
-    ]  # fmt: skip
+    ]
     made = table("Trace files, to be saved", ["file", "written", ">size", "look at it"], rows)
     empty = note("No trace file lies here. sanderling trace MODEL -o model.perfetto-trace")
     about = [
@@ -225,5 +231,12 @@ def traces(site: Site) -> Page:
 def _to_perfetto(address: str, name: str) -> Markup:
     """`perfetto.js` makes it work; without scripts it stays hidden."""
     words = f"Open {name} in Perfetto"
-    return tag("button", "Open in Perfetto", type="button", hidden=True, data_perfetto=address,
-               data_name=name, aria_label=words)  # fmt: skip
+    return tag(
+        "button",
+        "Open in Perfetto",
+        type="button",
+        hidden=True,
+        data_perfetto=address,
+        data_name=name,
+        aria_label=words,
+    )

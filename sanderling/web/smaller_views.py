@@ -64,11 +64,15 @@ def _candidates(rows: Rows) -> Markup:
         "Ways of quantising, judged on held-out samples",
         ["way", "SNR dB", ">same best answer", "kept"],
         [
-            [r["name"], Bar(r["snr"], top, _db(r["snr"])), percent(r["agreement"]),
-             "yes" if r["chosen"] else None]
+            [
+                r["name"],
+                Bar(r["snr"], top, _db(r["snr"])),
+                percent(r["agreement"]),
+                "yes" if r["chosen"] else None,
+            ]
             for r in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _db(value: float | None) -> str:
@@ -145,11 +149,18 @@ def _trained(record: Record, place: Place) -> Parts:
 
 def _weights(rows: Rows) -> Markup:
     shown = [
-        [r["name"], r["op"], "x".join(map(str, r["shape"])),
-         Bar(r["zeros"], 1, percent(r["zeros"])), r["values_before"], r["values"],
-         r["error"], r["note"]]
+        [
+            r["name"],
+            r["op"],
+            "x".join(map(str, r["shape"])),
+            Bar(r["zeros"], 1, percent(r["zeros"])),
+            r["values_before"],
+            r["values"],
+            r["error"],
+            r["note"],
+        ]
         for r in rows[:SHOWN]
-    ]  # fmt: skip
+    ]
     columns = ["weights", "op", "shape", "zeros", ">values before", ">values", ">error", "note"]
     return Markup(table("Weights of each layer", columns, shown) + truncated(rows, SHOWN, "layers"))
 

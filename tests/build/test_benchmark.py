@@ -52,8 +52,12 @@ def test_the_log_is_the_tool_s(program: Path) -> None:
 def test_inputs_and_outputs_are_files(program: Path, tmp_path: Path) -> None:
     image = np.random.default_rng(3).integers(-128, 128, (1, 8, 8, 1)).astype(np.int8)
     (tmp_path / "in").write_bytes(image.tobytes())
-    run(program, *QUICK, f"--input_layer_value_files=image:{tmp_path / 'in'}",
-        f"--output_filepath={tmp_path / 'out'}")  # fmt: skip
+    run(
+        program,
+        *QUICK,
+        f"--input_layer_value_files=image:{tmp_path / 'in'}",
+        f"--output_filepath={tmp_path / 'out'}",
+    )
     wanted = Session(sanderling.load(INT8))(image)
     assert (tmp_path / "out").read_bytes() == wanted.tobytes()
     run(

@@ -365,7 +365,7 @@ class Coco(ImageTask):
 
 
 def agreement(a: Prediction, b: Prediction) -> tuple[int, int]:
-    """How many of the boxes that either model is sure of the other has too; and how many there are."""
+    """How many boxes that one of the two is sure of the other has too; and how many there are."""
     hits = count = 0
     for one, other in ((a, b), (b, a)):
         sure = one["scores"] >= SURE

@@ -99,8 +99,9 @@ class Clusters(Constraint):
         if self.start == GRID:
             return np.stack([_step(row, self.count_of(name)) for row in matrix]).astype(np.float32)
         wanted = self.count_of(name) - (1 if self.keep_zeros else 0)
-        made = [starting_values(row, wanted, self.start, self.seed + i) for i, row in
-                enumerate(matrix)]  # fmt: skip
+        made = [
+            starting_values(row, wanted, self.start, self.seed + i) for i, row in enumerate(matrix)
+        ]
         return np.stack(made).astype(np.float32)
 
     def _all(self, name: str) -> torch.Tensor:

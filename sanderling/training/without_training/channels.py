@@ -197,7 +197,7 @@ class _Reader:
         self.inverse = torch.cholesky_inverse(factored(inner))
 
     def worth(self) -> dict[int, float]:
-        """The worth of each channel that is left: the share of the sums' power that goes with it."""
+        """The worth of each channel that is left: the share of the sums' power that it makes."""
         columns = np.flatnonzero(self.left)
         columns = columns[np.argsort(self.columns[columns], kind="stable")]
         numbers, counts = np.unique(self.columns[columns], return_counts=True)
