@@ -1,11 +1,12 @@
-"""How the code is written, where a machine can tell: docstrings that stand on their own, and the
-formatter's own wrapping of all that is no table."""
+"""How the code is written, where a machine can tell: docstrings that stand on their own, the
+formatter's own wrapping of all that is no table, and modules with names of their own."""
 
 from __future__ import annotations
 
 import ast
 import io
 import re
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,13 @@ FILES = sorted(path for name in FOLDERS for path in (HOUSE / name).rglob("*.py")
 UNMENDED = ("sanderling/delegates/cpu", "sanderling/delegates/gpu", "tests/cpu", "tests/gpu")
 # Begins no sentence and no name of a thing: a reader would have to look for what it belongs to.
 FRAGMENT = re.compile(r"(Of|That of|Those|and|Whose)\b")
+# Modules that are called as one of the standard library, which is not what readers then look for.
+NAMESAKES = {
+    "sanderling/cli/inspect.py": "the module of a verb has the verb's name",
+    "sanderling/cli/profile.py": "the module of a verb has the verb's name",
+    "sanderling/cli/trace.py": "the module of a verb has the verb's name",
+    "sanderling/ir/types.py": "DType and its neighbours: 20 modules import them by this name",
+}
 LITERALS = (ast.List, ast.Tuple, ast.Dict, ast.Set)
 # Calls whose arguments are a table: the cases of a test, the rows of an accelerator's rules.
 TABLES = ("parametrize", "rows", "frozenset")
@@ -78,6 +86,16 @@ def test_docstrings_stand_on_their_own(path: Path) -> None:
 def test_the_formatter_skips_tables_only(path: Path) -> None:
     found = skips(path.read_text("utf-8"))
     assert not found, f"take `# fmt: skip` away and format: lines {found} of {path}"
+
+
+def test_no_module_is_called_as_one_of_the_standard_library() -> None:
+    found = {
+        place(path)
+        for path in (HOUSE / "sanderling").rglob("*.py")
+        for name in [path.parent.name if path.name == "__init__.py" else path.stem]
+        if name in sys.stdlib_module_names and not place(path).startswith(UNMENDED)
+    }
+    assert found == set(NAMESAKES), "find another name, or say here why it has this one"
 
 
 def test_the_judges_see_what_is_wrong() -> None:

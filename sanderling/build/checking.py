@@ -22,8 +22,8 @@ from ..ir import Array
 from ..measure.inputs import Feeding
 from ..runtime.session import Session
 from .blueprint import Blueprint
+from .c_sources import filled
 from .runtime_ir import FOLDER
-from .sources import filled
 from .toolchain import Compiler, no_compiler, program, runner
 
 RUNS = 3  # one after the other on one instance: state shows

@@ -11,7 +11,7 @@ from ..delegates.cpu.runtime.division import limits
 from ..delegates.cpu.runtime.executable import Compiled
 from ..delegates.cpu.runtime.faults import Site
 from ..ir import Quant, Tensor
-from .ahead import AheadPart, Copy, Place, Version
+from .planned_parts import AheadPart, Copy, Place, Version
 from .platforms import Platform, probes
 
 # A value of the table with its type: "i64 5", "ptr @x".

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ..delegates.cpu.codegen.jit import compile_object
 from ..delegates.cpu.isa.targets import TARGETS, Target
-from .ahead import AheadPart, Version
 from .descriptor import ENTRIES, Descriptor, entry_symbol
 from .elf import Section, archive, object_file
+from .planned_parts import AheadPart, Version
 from .platforms import CPUID, XCR0, Platform
 from .runtime_ir import runtime_ir
 

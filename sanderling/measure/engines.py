@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..delegates.engines.messages import heard
+from ..delegates.engines.messages import captured_stderr
 from ..delegates.engines.onnxruntime import in_order, session_of
 from ..delegates.engines.openvino import compile_file, ports
 from ..delegates.engines.packages import PACKAGES, import_package
@@ -291,7 +291,7 @@ ENGINES: dict[str, Callable[[EngineJob, Mark], LoadedEngine]] = {
 def load_engine(job: EngineJob) -> LoadedEngine:
     """The job's engine, for those who do not ask how far it is with its start. LiteRT tells of its
     delegates meanwhile; what is wrong with a model is in the error."""
-    with heard() if job.setting.engine == "litert" else nullcontext():
+    with captured_stderr() if job.setting.engine == "litert" else nullcontext():
         return ENGINES[job.setting.engine](job, _ignore)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ..delegates.engines.messages import heard
+from ..delegates.engines.messages import captured_stderr
 from ..errors import InputError, UnsupportedError
 from ..ir import Array, Graph, Model, Op
 from ..ops.base import known_cost
@@ -48,7 +48,7 @@ def litert(
     nodes = _ops(model, feeds, signature)
     taken = Taken([], workers=setting.threads, method=("LiteRT's profiler, in whole microseconds"))
     begin = time.perf_counter()
-    with heard():
+    with captured_stderr():
         subject.run()
     taken.first = time.perf_counter() - begin
 
@@ -76,14 +76,14 @@ def litert(
             row.times.append(event.seconds)
         taken.whole.append(whole)
 
-    with heard():
+    with captured_stderr():
         for _ in range(WARM):
             sample()
     taken.whole.clear()
     for row in taken.rows:
         row.times.clear()
     turns(sample)
-    with heard():
+    with captured_stderr():
         plain = _timed(subject.run)
     taken.notes += _cost(taken.whole, plain)
     return _finished(taken, nodes)

@@ -23,7 +23,7 @@ from ..forks import renews
 from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
-from . import recording
+from . import plan_recording
 from .binding import Binding
 from .delegate import PlainDelegate
 from .feeds import take
@@ -270,7 +270,7 @@ class Session(OfThisProcess):
         self._steady.clear()
         if tape.recorder is None:
             for made in self._plans:
-                recording.end(made)
+                plan_recording.end(made)
         for keeper in list(self.lasting):
             keeper.follow()
 

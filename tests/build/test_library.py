@@ -12,8 +12,8 @@ import pytest
 
 import sanderling
 from sanderling.build import runtime_ir
+from sanderling.build.c_sources import identifier
 from sanderling.build.elf import defined
-from sanderling.build.sources import identifier
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
 from sanderling.runtime.session import Session
