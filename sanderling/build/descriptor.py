@@ -11,7 +11,7 @@ from ..delegates.cpu.runtime.division import limits
 from ..delegates.cpu.runtime.executable import Compiled
 from ..delegates.cpu.runtime.faults import Site
 from ..ir import Quant, Tensor
-from .planned_parts import AheadPart, Copy, Place, Version
+from .planned_parts import AheadPart, ArgumentPlace, Copy, Version
 from .platforms import Platform, probes
 
 # A value of the table with its type: "i64 5", "ptr @x".
@@ -206,7 +206,7 @@ def _functions(versions: Iterable[Version]) -> list[str]:
     return list(dict.fromkeys(p.function for v in versions for p in v.parts if p.function))
 
 
-def _place(tables: Tables, place: Place, described: bool) -> list[Field]:
+def _place(tables: Tables, place: ArgumentPlace, described: bool) -> list[Field]:
     """described: a function is told of its tensors."""
     about = NULL
     if described and place.tensor is not None:

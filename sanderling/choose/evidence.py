@@ -25,7 +25,7 @@ from ..progress import plural
 from ..rewrites.driver import Rewritten, rewrite
 from ..rewrites.simplified import simplify
 from ..units import byte_size, si
-from .advice import Target
+from .advice import Destination
 
 Progress = Callable[[str, int, int], None]
 TRACED_RUNS = 8
@@ -41,7 +41,7 @@ class Evidence:
 
     path: Path
     model: Model
-    target: Target
+    target: Destination
     goal: str
     samples: Samples | None = None
     options: tuple[Option, ...] = ()

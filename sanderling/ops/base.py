@@ -25,7 +25,7 @@ from ..errors import (
 from ..format.schema import ENUMS, check_attributes, default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
 from ..ir.graph import closest
-from .legal import MANY, Rule, parse
+from .legal import MANY, LegalForms, parse
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class OpDef:
     picks: int | None = None
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> LegalForms:
         return parse(self.takes)
 
     @property

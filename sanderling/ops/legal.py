@@ -36,7 +36,7 @@ _ITEM = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class OperandRule:
     """What may stand at one place among the operands or results."""
 
     name: str
@@ -92,7 +92,7 @@ class Places:
     """Operands or results, in order; the last may stand for many."""
 
     kind: str
-    each: tuple[Place, ...]
+    each: tuple[OperandRule, ...]
 
     @cached_property
     def counts(self) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class Places:
         many = bool(self.each) and self.each[-1].repeats
         return max(needed, default=0), MANY if many else len(self.each)
 
-    def at(self, index: int) -> Place:
+    def at(self, index: int) -> OperandRule:
         return self.each[index] if index < len(self.each) else self.each[-1]
 
     def who(self, index: int) -> str:
@@ -131,7 +131,7 @@ class Places:
         return None
 
     @cached_property
-    def _rows(self) -> tuple[tuple[Place, tuple[DType, ...], int | None, bool], ...]:
+    def _rows(self) -> tuple[tuple[OperandRule, tuple[DType, ...], int | None, bool], ...]:
         return tuple(
             (p, p.types, p.like, bool(p.variable or p.one_scale or p.scales)) for p in self.each
         )
@@ -175,7 +175,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Rule:
+class LegalForms:
     """All that is legal for an operator."""
 
     forms: tuple[Form, ...]
@@ -241,12 +241,12 @@ def _error(op: Op, faults: Sequence[Fault], main: int) -> SanderlingError:
 
 
 @cache
-def parse(text: str) -> Rule:
+def parse(text: str) -> LegalForms:
     """The rule that a row's text states; families share texts, and so rules."""
     forms = tuple(_form(part) for part in text.split("|"))
     names = [place.name for place in forms[0].operands.each]
     is_ranked = any(place.ranks for form in forms for place in form.operands.each)
-    return Rule(forms, names.index("x") if "x" in names else 0, is_ranked)
+    return LegalForms(forms, names.index("x") if "x" in names else 0, is_ranked)
 
 
 def _form(text: str) -> Form:
@@ -267,7 +267,7 @@ def _items(text: str) -> list[re.Match[str]]:
     return [found] * int(found["count"] or 1)
 
 
-def _place(item: re.Match[str], names: list[str]) -> Place:
+def _place(item: re.Match[str], names: list[str]) -> OperandRule:
     words = item["types"].split()
     like = names.index(words[0]) if len(words) == 1 and words[0] in names else None
     words = [] if like is not None else words
@@ -275,7 +275,7 @@ def _place(item: re.Match[str], names: list[str]) -> Place:
     one = tuple(DType.parse(w[:-1]) for w in words if w.endswith("q"))
     some = tuple(DType.parse(w[:-1]) for w in words if w.endswith("Q"))
     mark = item["mark"]
-    return Place(
+    return OperandRule(
         item["name"], types, like, mark == "?", mark == "*", mark == "!", _ranks(item), one, some
     )
 
@@ -287,7 +287,9 @@ def _ranks(item: re.Match[str]) -> tuple[int, int] | None:
     return int(item["low"]), int(most)
 
 
-def _resolve(places: tuple[Place, ...], operands: tuple[Place, ...]) -> tuple[Place, ...]:
+def _resolve(
+    places: tuple[OperandRule, ...], operands: tuple[OperandRule, ...]
+) -> tuple[OperandRule, ...]:
     """Give those that name an operand its types and scales."""
     models = [None if p.like is None else operands[p.like] for p in places]
     assert all(m is None or m.like is None for m in models), "what it is like is like another"

@@ -37,7 +37,7 @@ STORED_ONLY = ("weight", "dynamic")  # kinds in which small weights stay float
 
 
 @dataclass(frozen=True)
-class Step:
+class BitStep:
     """One layer, by its output, gets fewer bits. ratio: the error for what it saves."""
 
     output: str
@@ -50,7 +50,7 @@ class Step:
 class Level:
     """Steps that are taken together, of so many layers."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[BitStep, ...]
     layers: int
 
     @property
@@ -95,23 +95,23 @@ def levels(model: Model, data: Sequence[Array], kind: str, minimum: int, seed: i
     return [Level(tuple(steps[:cut]), len(layers)) for cut in cuts]
 
 
-def in_order(steps: Iterable[Step]) -> list[Step]:
+def in_order(steps: Iterable[BitStep]) -> list[BitStep]:
     """The cheapest first; of one layer more bits before fewer."""
     return sorted(steps, key=lambda s: (s.ratio, -s.bits))
 
 
-def _steps(op: Op, power: torch.Tensor | None, kind: str) -> list[Step]:
+def _steps(op: Op, power: torch.Tensor | None, kind: str) -> list[BitStep]:
     values = weight_values(op.operand(1))
     matrix = values.reshape(len(values), -1).double()
     weight = torch.ones(matrix.shape[1]).double() if power is None else power.double()
     table: Mapping[str, Sequence[tuple[int, str]]] = STEPS[kind]
-    found: list[Step] = []
+    found: list[BitStep] = []
     for bits, mode in table.get(op.name, table[ANY]):
         saved = (8 - bits) * matrix.numel()
         ratio = rounding_error(matrix, weight, bits) / saved
         # A step never comes before the layer's step before it.
         ratio = max([ratio, *(s.ratio for s in found)])
-        found.append(Step(op.outputs[0].name, bits, mode, ratio))
+        found.append(BitStep(op.outputs[0].name, bits, mode, ratio))
     return found
 
 

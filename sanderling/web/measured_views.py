@@ -13,8 +13,8 @@ from .markup import Bar, Markup, facts, heading, joined, link, listed, note, par
 from .record_file import Record
 from .view import (
     Figure,
+    PageAddress,
     Parts,
-    Place,
     View,
     between,
     byte_size,
@@ -58,19 +58,21 @@ def figures_of(results: list[Mapping[str, Any]]) -> list[Figure]:
     return [f for r in results[:SHOWN] if (f := figure_of(r)) is not None]
 
 
-def result_table(results: list[Mapping[str, Any]], place: Place, caption: str) -> Markup:
+def result_table(results: list[Mapping[str, Any]], address: PageAddress, caption: str) -> Markup:
     """A row for each model and setting; bars are medians, lines their intervals."""
     results = results[:SHOWN]
     known = {id(r): figure_of(r) for r in results}
     top = most(f.high or f.median for f in known.values() if f)
-    rows = [_result_row(r, known[id(r)], top, place) for r in results]
+    rows = [_result_row(r, known[id(r)], top, address) for r in results]
     columns = ["model", "setting", "median", "95 % interval", ">p95", ">init", ">first", ">memory"]
     return table(caption, columns, rows)
 
 
-def _result_row(result: Mapping[str, Any], figure: Figure | None, top: float, place: Place) -> Any:
+def _result_row(
+    result: Mapping[str, Any], figure: Figure | None, top: float, address: PageAddress
+) -> Any:
     name = file_name(result["model"])
-    model = link(place.model(name), name)
+    model = link(address.model(name), name)
     if figure is None:
         return [model, result["name"], result.get("error") or "no samples", *[None] * 5]
     memory = result["memory"]
@@ -101,9 +103,9 @@ def fastest(results: list[Mapping[str, Any]]) -> str:
 CHANGES = ("model", "setting", "verdict", ">before", ">after", ">ratio", "95 % interval")
 
 
-def _bench(record: Record, place: Place) -> Parts:
+def _bench(record: Record, address: PageAddress) -> Parts:
     return [
-        result_table(record["results"], place, "Latency of each model and setting"),
+        result_table(record["results"], address, "Latency of each model and setting"),
         section("Ratios", _comparisons(record["comparisons"])),
         section("Against the baseline", _changes(record)),
         section("Recommendations", _recommendations(record["recommendations"])),
@@ -159,9 +161,9 @@ TOOL = "benchmark_model"  # measures otherwise: it has histories of its own
 # -- benchmark_model ------------------------------------------------------------------------------
 
 
-def _tool(record: Record, place: Place) -> Parts:
+def _tool(record: Record, address: PageAddress) -> Parts:
     return [
-        result_table(record["runs"], place, "Runs as TensorFlow Lite's tool counts them"),
+        result_table(record["runs"], address, "Runs as TensorFlow Lite's tool counts them"),
         section("Flags", facts((k, v) for k, v in record["parameters"].items())),
         warnings_of(record),
     ]
@@ -170,7 +172,7 @@ def _tool(record: Record, place: Place) -> Parts:
 # -- profile --------------------------------------------------------------------------------------
 
 
-def _profile(record: Record, place: Place) -> Parts:
+def _profile(record: Record, address: PageAddress) -> Parts:
     steps = sorted(record["steps"], key=lambda s: -s["median_ms"])
     name = file_name(record["model"])
     return [
@@ -179,7 +181,7 @@ def _profile(record: Record, place: Place) -> Parts:
                 ("setting", setting_text(record["setting"])),
                 ("a run", seconds(record["whole"]["median"] / 1e3)),
                 ("counted by", record["method"]),
-                ("graph", link(f"{place.model(name)}&colour=latency", "drawn in colours")),
+                ("graph", link(f"{address.model(name)}&colour=latency", "drawn in colours")),
             ]
         ),
         section("Advice", listed(record["advice"]) if record["advice"] else None),
@@ -242,7 +244,7 @@ def perfetto_note() -> Markup:
     )
 
 
-def _trace(record: Record, place: Place) -> Parts:
+def _trace(record: Record, address: PageAddress) -> Parts:
     said = [joined([i["what"], ". ", i["why"], ". ", i["do"], "."]) for i in record["insights"]]
     return [
         facts(
@@ -255,7 +257,7 @@ def _trace(record: Record, place: Place) -> Parts:
             ]
         ),
         section("What stands out", listed(said) if said else paragraph("Nothing.")),
-        paragraph(link(f"{place.base}/traces", "Trace files of this folder")),
+        paragraph(link(f"{address.base}/traces", "Trace files of this folder")),
         perfetto_note(),
     ]
 
@@ -263,12 +265,12 @@ def _trace(record: Record, place: Place) -> Parts:
 # -- inspect, run, devices ------------------------------------------------------------------------
 
 
-def _inspect(record: Record, place: Place) -> Parts:
+def _inspect(record: Record, address: PageAddress) -> Parts:
     name = file_name(record["source"])
     return [
         facts(
             [
-                ("model", link(place.model(name), name)),
+                ("model", link(address.model(name), name)),
                 ("description", record["description"]),
                 ("file", byte_size(record["file_bytes"])),
                 ("quantisation", record["quantisation"]),
@@ -297,7 +299,7 @@ def _types_of(graph: Mapping[str, Any]) -> Markup:
     return joined([heading(title), table(f"Ops of {title}", columns, rows)])
 
 
-def _run(record: Record, place: Place) -> Parts:
+def _run(record: Record, address: PageAddress) -> Parts:
     rows = [
         [name, f"{o['type']}{o['shape']}", o["min"], o["max"], o["mean"]]
         for name, o in record["outputs"].items()
@@ -309,7 +311,7 @@ def _run(record: Record, place: Place) -> Parts:
     ]
 
 
-def _devices(record: Record, place: Place) -> Parts:
+def _devices(record: Record, address: PageAddress) -> Parts:
     gpus = [[g["number"], g["name"], g["interface"], g["driver"]] for g in record["gpus"]]
     phones = [list(map(str, p.values())) for p in record["phones"]]
     names = list(record["phones"][0]) if phones else []

@@ -20,7 +20,18 @@ from .markup import Bar, Markup, facts, link, note, paragraph, table, tag, text
 from .record_file import DAMAGE, Record, files_of, inside, read_record
 from .record_index import Row, Wanted
 from .screens import Query, Site, when
-from .view import Figure, Place, between, file_name, most, plain, plural, seconds, section, unit_for
+from .view import (
+    Figure,
+    PageAddress,
+    between,
+    file_name,
+    most,
+    plain,
+    plural,
+    seconds,
+    section,
+    unit_for,
+)
 from .views import title_of
 
 COLOURS = {"latency": "latency", "error": "error", "delegate": "delegate"}
@@ -37,7 +48,7 @@ def models(site: Site) -> Page:
     lying = {file_name(f.path): f for f in files_of(site.folder, (".tflite",))}
     rows = [
         [
-            link(Place(site.base).model(name), text(name, 80)),
+            link(PageAddress(site.base).model(name), text(name, 80)),
             byte_size(lying[name].size) if name in lying else None,
             lying[name].path if name in lying else "not in this folder",
             link(site.at("", model=name), plural(named[name], "record")) if name in named else None,
@@ -301,7 +312,9 @@ def _history(site: Site, name: str, setting: str) -> Page:
         f"History of {name}",
         "history",
         [
-            facts([("model", link(Place(site.base).model(name), name)), ("setting", setting)]),
+            facts(
+                [("model", link(PageAddress(site.base).model(name), name)), ("setting", setting)]
+            ),
             chart.markup(),
             table("Measurements, newest first", columns, rows),
         ],

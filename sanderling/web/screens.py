@@ -18,7 +18,7 @@ from .measured_views import perfetto_note
 from .pictures import Picture, picture_of
 from .record_file import files_of, inside, read_record
 from .record_index import PAGE, RecordIndex, Row, Wanted
-from .view import Place, plural
+from .view import PageAddress, plural
 from .views import page_of, title_of
 
 Query = Mapping[str, str]
@@ -87,7 +87,7 @@ def _number(given: str) -> int:
 
 def _listed(site: Site, row: Row) -> list[object]:
     models = site.index.models_of(row.id)
-    named = [link(Place(site.base).model(m), text(m, 60)) for m in models[:3]]
+    named = [link(PageAddress(site.base).model(m), text(m, 60)) for m in models[:3]]
     more = f" and {len(models) - 3} more" if len(models) > 3 else None
     return [
         link(site.at(f"record/{row.id}"), text(row.path, 60)),
@@ -174,9 +174,9 @@ def record(site: Site, number: int) -> Page:
     if content.record is None:
         said = paragraph(f"This file cannot be shown: {problem}.", class_="problem", role="alert")
         return Page(row.path, "", [head, said])
-    models = [link(Place(site.base).model(m), m) for m in site.index.models_of(number)]
+    models = [link(PageAddress(site.base).model(m), m) for m in site.index.models_of(number)]
     named = paragraph("Models: ", *_comma(models)) if models else Markup("")
-    parts = page_of(content.record, Place(site.base, number))
+    parts = page_of(content.record, PageAddress(site.base, number))
     return Page(f"{title_of(content.verb)}: {row.path}", "", [head, named, *parts])
 
 

@@ -22,16 +22,16 @@ Distance = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Target:
+class Aim:
     """A tensor that is compared with the float model's, and how."""
 
     tensor: Tensor
     kind: str  # of DISTANCES
 
 
-def targets(graph: Graph, kinds: dict[str, str] | None = None) -> list[Target]:
+def aims_for(graph: Graph, kinds: dict[str, str] | None = None) -> list[Aim]:
     """For each output that has a gradient: itself, or what its softmax reads."""
-    found = [Target(judged(t), _kind(t, kinds)) for t in graph.outputs]
+    found = [Aim(judged(t), _kind(t, kinds)) for t in graph.outputs]
     return [one for one in found if one.tensor.dtype.is_float]
 
 
@@ -85,12 +85,12 @@ DISTANCES: dict[str, Distance] = {
 
 
 def distance(
-    aims: Sequence[Target],
+    aims: Sequence[Aim],
     found: Sequence[torch.Tensor],
     wanted: Sequence[torch.Tensor],
     temperature: float,
 ) -> torch.Tensor:
-    """From the float model's answers, summed over the targets."""
+    """From the float model's answers, summed over the aims."""
     parts = (
         DISTANCES[aim.kind](ours, theirs, temperature)
         for aim, ours, theirs in zip(aims, found, wanted, strict=True)
@@ -98,7 +98,7 @@ def distance(
     return torch.stack(list(parts)).sum()
 
 
-def agreement(aim: Target, found: torch.Tensor, wanted: torch.Tensor) -> float:
+def agreement(aim: Aim, found: torch.Tensor, wanted: torch.Tensor) -> float:
     """The share of samples with the float model's first class; of values, one less the relative
     error."""
     if aim.kind == "values" or found.shape[-1] == 1:
