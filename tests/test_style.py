@@ -1,5 +1,6 @@
 """How the code is written, where a machine can tell: docstrings that stand on their own, the
-formatter's own wrapping of all that is no table, and modules with names of their own."""
+formatter's own wrapping of all that is no table, modules with names of their own,
+and a glossary that can be read."""
 
 from __future__ import annotations
 
@@ -96,6 +97,14 @@ def test_no_module_is_called_as_one_of_the_standard_library() -> None:
         if name in sys.stdlib_module_names and not place(path).startswith(UNMENDED)
     }
     assert found == set(NAMESAKES), "find another name, or say here why it has this one"
+
+
+def test_the_glossary_is_short() -> None:
+    page = (HOUSE / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+?) \|", page.partition("## Glossary")[2], re.M)
+    words = [row for row in rows if row != "---"][1:]
+    assert 15 < len(words) <= 25 and len(set(words)) == len(words)
+    assert not [word for word in words if "," in word], "a row has one word"
 
 
 def test_the_judges_see_what_is_wrong() -> None:

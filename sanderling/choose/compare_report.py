@@ -79,7 +79,7 @@ GRAPHS: tuple[tuple[str, str, Figure, tuple[str, str]], ...] = (
 
 
 def plot(found: Compared, path: str | Path) -> bytes:
-    """Both graphs in one picture, or a page with the tables."""
+    """Both plots side by side, or a page with the tables."""
     kind = kind_of(path)
     if kind == ".html":
         return as_page(found).encode()
