@@ -35,7 +35,8 @@ from sanderling.choose.retrain import Retrained
 from sanderling.evaluate.paired_statistics import wilson
 from sanderling.evaluate.running.evaluation import evaluate_task
 from sanderling.ir import Array
-from sanderling.measure.bench import Bench, bench, ratio
+from sanderling.measure.bench import bench
+from sanderling.measure.bench_results import Bench, ratio
 from sanderling.measure.machine import machine_line
 from sanderling.measure.record import Result
 from sanderling.progress import Show, progress

@@ -23,7 +23,8 @@ from sanderling.choose.advice_table import TABLE
 from sanderling.choose.advise import advise
 from sanderling.errors import ArgumentError, InputError, MissingExtraError, SanderlingError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure.bench import Bench, BenchedModel, Gap
+from sanderling.measure.bench import BenchedModel
+from sanderling.measure.bench_results import Bench, Gap
 from sanderling.measure.profiling import profile
 from sanderling.measure.trace_insights import RULES as TRACE_RULES
 from sanderling.optimize.suggest import TREE

@@ -15,7 +15,8 @@ import sanderling.choose.tune as home
 from sanderling.choose.tune import tune
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure.bench import Bench, BenchedModel, Gap, Procedure
+from sanderling.measure.bench import BenchedModel, Procedure
+from sanderling.measure.bench_results import Bench, Gap
 from sanderling.measure.record import Result, Setting
 from sanderling.runtime.settings_file import KeptSettings, read_settings
 

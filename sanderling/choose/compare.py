@@ -18,7 +18,8 @@ from ..evaluate.running.evaluation import Evaluation, compare_evaluations, evalu
 from ..evaluate.task import Task, make_task
 from ..files import read_data
 from ..format import load
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, measure_models
+from ..measure.bench import Axes, BenchedModel, Procedure, measure_models
+from ..measure.bench_results import Bench
 from ..measure.inputs import Feeding
 from ..measure.inspection import inspect
 from ..measure.machine import machine

@@ -21,7 +21,8 @@ import numpy as np
 
 from ..errors import ArgumentError, InputError, SanderlingError
 from ..ir import Shape
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, cpu_ratio, measure_models, ratio
+from ..measure.bench import Axes, BenchedModel, Procedure, measure_models
+from ..measure.bench_results import Bench, cpu_ratio, ratio
 from ..measure.inputs import Feeding
 from ..measure.machine import machine
 from ..measure.part_times import FOREIGN_OPS

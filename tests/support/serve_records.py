@@ -16,7 +16,7 @@ from sanderling.choose.compare import Compared
 from sanderling.choose.retrain import SCHEMA as RETRAIN
 from sanderling.choose.tune import Stage, Tuning
 from sanderling.findings import Finding
-from sanderling.measure.bench import Bench, Comparison
+from sanderling.measure.bench_results import Bench, Comparison
 from sanderling.measure.record import Result, Setting
 from sanderling.measure.sample_statistics import Ratio
 
