@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from ..errors import FallbackWarning, SanderlingError, UnsupportedError
-from ..runtime.delegate import Delegate
+from ..runtime.delegate import Delegate, as_delegate
 from ..runtime.interpreter_checks import InvokeError
 from ..runtime.registry import find_delegate, usable_delegate
 from .cpu_kernel_mode import CpuKernelMode
@@ -97,7 +97,8 @@ def _configured(delegate: Delegate, options: GpuOptions) -> Delegate:
         delegate.take_flags({"gpu_precision_loss_allowed": not options.enforce_f32})
         return delegate
     given = {"precision": "f32" if options.enforce_f32 else "f16", **asdict(options)}
-    return delegate.configure({n: v for n, v in given.items() if n in delegate.options and v})
+    own = {n: v for n, v in given.items() if n in delegate.options and v}
+    return as_delegate(delegate.configure(own))
 
 
 def _cpu(options: Options) -> Delegate:

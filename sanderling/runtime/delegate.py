@@ -282,8 +282,8 @@ class Delegate(ABC):
 
     options: ClassVar[Collection[str]] = ()
     """The names of its options where those are how it takes flags of the tools and LiteRT's
-    settings: through configure(), beside what was `chosen` before. Default: they are given to
-    take_flags()."""
+    settings: through configure(), beside what was `chosen` before. Default: none, and flags come
+    through take_flags()."""
 
     chosen: Mapping[str, Any] = MappingProxyType({})
     """The options that it was given, by name. Default: none, or it does not tell."""
