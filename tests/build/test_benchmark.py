@@ -19,7 +19,7 @@ from sanderling.runtime.session import Session
 from tests.support.command_line import INT8, call
 from tests.support.phones import NEW, Phone, scripted_phone  # noqa: F401
 
-from .programs import QEMU, needs_arm, needs_cc, run
+from ..support.c_programs import QEMU, needs_arm, needs_cc, run
 
 QUICK = ("--num_runs=5", "--min_secs=0", "--warmup_min_secs=0")
 

@@ -10,7 +10,7 @@ import pytest
 from sanderling.build.runtime_ir import FOLDER
 from tests.support.every_worker import share_everything
 
-from .programs import CC, VALGRIND, built, compiled, gather, needs_cc, run
+from ..support.c_programs import CC, VALGRIND, built, compiled, gather, needs_cc, run
 
 pytestmark = needs_cc
 

@@ -22,7 +22,7 @@ from tests.support.command_line import F32, INT8, call
 from tests.support.cpu_conformance import cases_of
 from tests.support.every_worker import share_everything
 
-from .programs import CC, F, built, compiled, from_python, needs_cc, relu, run
+from ..support.c_programs import CC, F, built, compiled, from_python, needs_cc, relu, run
 
 pytestmark = needs_cc
 

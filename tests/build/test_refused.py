@@ -12,7 +12,7 @@ from sanderling.ir import DType, Graph, Model, Op
 from sanderling.ops import OPS
 from tests.support.command_line import call
 
-from .programs import CC, F, built, compiled, custom, from_python, needs_cc, run
+from ..support.c_programs import CC, F, built, compiled, custom, from_python, needs_cc, run
 
 pytestmark = needs_cc
 

@@ -22,7 +22,7 @@ from tests.support.aarch64_qemu import run_aarch64
 from tests.support.command_line import F32, INT8
 from tests.support.every_worker import share_everything
 
-from .programs import CROSS, QEMU, built, compiled, from_python, needs_arm, needs_cc, run
+from ..support.c_programs import CROSS, QEMU, built, compiled, from_python, needs_arm, needs_cc, run
 
 x86_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="this is no x86-64 machine")
 
