@@ -117,7 +117,7 @@ INNER = {
         "accuracy",
         "latency",
         "target",
-        "finer",
+        "finer_ops",
         "page",
     ),
     "evaluate": (

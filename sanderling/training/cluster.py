@@ -27,7 +27,7 @@ from .constraint import weights_of
 from .constraints.clusters import DEPTHWISE, GRID, Clusters
 from .loop.judging import Sought
 from .loop.samples import Given, TrainingData
-from .loop.started import StartedFrom
+from .loop.started_from import StartedFrom
 from .loop.train import Schedule
 from .report import TrainingReport
 from .shrinking import Job, Levels, Made, Terms, carried_out

@@ -26,7 +26,7 @@ from .constraints.sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
 from .constraints.structure import UNSTRUCTURED, Structure
 from .loop.judging import Sought
 from .loop.samples import Given, TrainingData
-from .loop.started import StartedFrom
+from .loop.started_from import StartedFrom
 from .loop.train import Schedule
 from .report import TrainingReport
 from .shrinking import Job, Levels, Made, Terms, carried_out
