@@ -173,7 +173,7 @@ class Descriptor:
         ]
 
     def _function(self, tables: Tables, part: AheadPart, places: Field) -> list[Field]:
-        assert part.op is not None
+        assert part.op is not None, "a part is compiled, or the call of an op's function"
         options = bytes(part.op.attrs.get("options") or b"")
         return [
             *[NULL] * 4,

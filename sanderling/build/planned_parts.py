@@ -333,7 +333,7 @@ class _Layout:
         places = [self._place(t) for t in (*inputs, *outputs)]
         if isinstance(call, Op):
             name = function_of(call, self.functions)
-            assert name is not None
+            assert name is not None, "a plan has ops that have functions alone"
             return AheadPart(places, len(inputs), function=name, op=call)
         assert isinstance(call.executable, Kept)
         return AheadPart(places, len(inputs), call.executable.compiled)

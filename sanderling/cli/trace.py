@@ -149,7 +149,7 @@ def trace(
         with JsonTarget(json) as target:
             _report(read_trace(read_), str(read_), target)
         return
-    assert model is not None
+    assert model is not None, "one of the two is given"
     if output is None:
         raise InputError(
             "it is not said where the trace goes",

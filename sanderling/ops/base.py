@@ -43,7 +43,7 @@ class Spec:
     @property
     def known(self) -> Shape:
         """The shape, where the caller has made sure that it is known."""
-        assert self.shape is not None
+        assert self.shape is not None, "whoever asks has looked"
         return self.shape
 
 

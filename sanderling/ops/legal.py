@@ -169,7 +169,7 @@ class Form:
         if index is not None:
             return self.operands.explain(index, inputs, inputs)
         index = self.results.misfit(op.outputs, inputs)
-        assert index is not None
+        assert index is not None, "an op that keeps to the form has no fault"
         found = self.results.explain(index, op.outputs, inputs)
         return replace(found, at=found.at + LATER)
 

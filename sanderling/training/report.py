@@ -136,7 +136,7 @@ def _row(old: Op, new: Op) -> WeightRow:
 def _figures(tensor: Tensor) -> tuple[float, int]:
     """The share of zeros, and the number of different values."""
     data = stored_values(tensor)
-    assert data is not None
+    assert data is not None, "rows are of constant weights"
     return float((data == 0).mean()), len(np.unique(data))
 
 

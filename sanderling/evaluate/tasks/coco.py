@@ -407,5 +407,5 @@ def evaluate_results(
     """COCO's twelve figures of a results file, without a model."""
     task = Coco(annotations=Path(annotations), results=Path(results), evaluator=evaluator)
     found = task.recorded()
-    assert found is not None
+    assert found is not None, "results are given"
     return found

@@ -347,7 +347,7 @@ class ActivationCodes:
 
     def __init__(self, group: ScaleGroup, grid: Grid, how: str) -> None:
         quant = group.quant
-        assert quant is not None
+        assert quant is not None, "the solver gave each group its codes"
         self.grid, self.zero = grid, int(quant.zero_point[0])
         self.moves = how == "moving" and group.fixed is None
         first = torch.tensor(float(quant.scale[0]))

@@ -30,7 +30,7 @@ Function = Callable[[Op, Tensors], "list[torch.Tensor]"]
 
 def _given(tensors: Tensors, place: int) -> torch.Tensor:
     found = tensors[place]
-    assert found is not None
+    assert found is not None, "the operator's definition demands it"
     return found
 
 

@@ -259,7 +259,7 @@ def _branch(op: Op, value: Any) -> Graph:
 
 
 def _first(tensor: torch.Tensor | None) -> Any:
-    assert tensor is not None
+    assert tensor is not None, "a branch needs its condition"
     return tensor.reshape(-1)[0].item()
 
 
