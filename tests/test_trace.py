@@ -21,7 +21,7 @@ from sanderling.delegates.cpu.runtime.traced import TracedExecutable
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
 from sanderling.measure.trace_insights import insights
-from sanderling.runtime.recorder import Slice, Trace
+from sanderling.runtime.trace_data import Slice, Trace
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
 

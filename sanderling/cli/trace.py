@@ -23,7 +23,8 @@ from ..measure.model_trace import op_times, run_model, summary
 from ..measure.record import Setting
 from ..measure.trace_insights import insights
 from ..runtime.inputs import Picture
-from ..runtime.recorder import Trace, record
+from ..runtime.recorder import record
+from ..runtime.trace_data import Trace
 from ..runtime.tracefile import encoder_for, perfetto_messages
 from ..tables import facts, table
 from .common import (

@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import median
 
 from ..findings import Finding, Rule, findings
-from ..runtime.recorder import BARRIER, NO_CORE, Instant, Slice, Trace
+from ..runtime.trace_data import BARRIER, NO_CORE, Instant, Slice, Trace
 from ..spans import Args
 from ..units import byte_size
 
