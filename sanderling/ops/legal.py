@@ -88,7 +88,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Places:
+class OperandRules:
     """Operands or results, in order; the last may stand for many."""
 
     kind: str
@@ -154,8 +154,8 @@ class Places:
 class Form:
     """One way to use an operator."""
 
-    operands: Places
-    results: Places
+    operands: OperandRules
+    results: OperandRules
 
     def takes(self, op: Op) -> bool:
         inputs = op.inputs
@@ -258,7 +258,9 @@ def _form(text: str) -> Form:
     made = tuple(_place(item, names) for item in items)
     ends = [part if ":" in part else f"result: {part}" for part in results]
     gives = tuple(_place(item, names) for part in ends for item in _items(part))
-    return Form(Places("input", _resolve(made, made)), Places("output", _resolve(gives, made)))
+    return Form(
+        OperandRules("input", _resolve(made, made)), OperandRules("output", _resolve(gives, made))
+    )
 
 
 def _items(text: str) -> list[re.Match[str]]:
