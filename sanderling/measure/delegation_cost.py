@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..ir import Op
+from ..ops.base import known_cost
 from ..runtime.partition import Part
-from .profile_ours import work
 from .roofline import Roofline, device_roofline, roofline
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _seconds(ops: Iterable[Op], roof: Roofline) -> float:
 
 def _least(op: Op, roof: Roofline) -> float:
     """Codes are floats to a device that has no other peak."""
-    found = work(op)
+    found = known_cost(op)
     first = op.input(0) if op.inputs else None
     kind = "i8" if first is not None and first.dtype.short in ("i8", "u8") else "f32"
     peak = roof.peaks.get(kind, roof.peaks["f32"])

@@ -147,8 +147,9 @@ class Range:
         """The array with the nearest such number in the place of each other one."""
         if array.dtype.kind != "f":
             return array
-        found = np.clip(np.nan_to_num(array, nan=1.0, posinf=np.inf, neginf=-np.inf),
-                        -self.most, self.most)  # fmt: skip
+        found = np.clip(
+            np.nan_to_num(array, nan=1.0, posinf=np.inf, neginf=-np.inf), -self.most, self.most
+        )
         whole = np.where(np.abs(found) < self.least, 0, found).astype(self.kind)
         tamed: Array = whole.astype(array.dtype)
         return tamed
@@ -187,9 +188,13 @@ def check_gpu(case: Case, seed: int = 0, within: Range | None = None, **options:
 
 
 def judge(
-    case: Case, step: int, model: Model, ours: Sequence[Array], theirs: Sequence[Array],
+    case: Case,
+    step: int,
+    model: Model,
+    ours: Sequence[Array],
+    theirs: Sequence[Array],
     within: Range | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare what the device found with what the reference did."""
     tol = case.tol + tolerance(case)
     results = zip(model.main.outputs, ours, theirs, strict=True)

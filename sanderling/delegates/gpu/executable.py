@@ -30,6 +30,7 @@ class GpuExecutable(Executable):
     """
 
     copies: BorderCopies
+    device: Device
     timeout = TIMEOUT
 
     def __init__(

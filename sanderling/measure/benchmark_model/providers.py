@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...delegates.engines.base import EngineDelegate
 from ...errors import DelegateError, InputError
 from ...format.schema import ENUMS
 from ...ir import Op
@@ -136,11 +135,11 @@ def absence(provider: Provider, problems: Sequence[str]) -> str:
 
 
 def with_flags(delegate: Delegate, values: Values) -> Delegate:
-    """The delegate with those of the flags that were set and belong to it: as options where it is
-    an engine of others that has them, else by take_flags."""
+    """The delegate with those of the flags that were set and belong to it: as options where it
+    takes them as such, else by take_flags."""
     families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
     own = {n: values[n] for n in values.given if any(f in n for f in families) or n in SERIALIZE}
-    if isinstance(delegate, EngineDelegate):
+    if delegate.options:
         options = _options(delegate, own)
         return load_delegate(delegate.name, {**delegate.chosen, **options}) if options else delegate
     if own:
@@ -148,8 +147,8 @@ def with_flags(delegate: Delegate, values: Values) -> Delegate:
     return delegate
 
 
-def _options(delegate: EngineDelegate, flags: Mapping[str, Value]) -> dict[str, Value]:
-    """An engine's options for flags."""
+def _options(delegate: Delegate, flags: Mapping[str, Value]) -> dict[str, Value]:
+    """A delegate's options for flags."""
     rows = [(*OPTIONS[name], value) for name, value in flags.items() if name in OPTIONS]
     found = {option: read(value) for option, read, value in rows if option in delegate.options}
     return {option: value for option, value in found.items() if value is not None}
