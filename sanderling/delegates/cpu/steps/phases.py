@@ -18,7 +18,7 @@ from itertools import groupby, product
 
 from ....ir import Op, Tensor
 from ..codegen.program import Phase, Program, Step, extent_of, row_bytes
-from ..kernels.control import guard_of
+from ..dialect.guards import guard_of
 from ..runtime import division
 from ..runtime.abi import ARENA
 from .estimates import nanoseconds

@@ -28,8 +28,8 @@ import llvmlite.ir as ir
 
 from ..codegen.emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
 from ..codegen.program import Phase, Program
+from ..dialect.guards import Guard, guard_of
 from ..isa.base import isa_of
-from ..kernels.control import Guard, guard_of
 from ..runtime.abi import (
     CHUNKS,
     CLAIM,

@@ -584,6 +584,6 @@ DEPTHWISE = Kernel(
     reads=reads_apart,
     writes=writes_apart,
     weights=(1,),
-    fuses=frozenset({"pad", "residual", "map", "map of two"}),
+    fuses=frozenset({"pad", "residual", "map", "map of two", "dynamic"}),
 )
 KERNELS = dict.fromkeys(either("DEPTHWISE_CONV_2D"), DEPTHWISE)

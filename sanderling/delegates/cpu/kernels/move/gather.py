@@ -316,5 +316,7 @@ KERNELS = {
     "GATHER": Kernel(emit_gather, refuses_gather),
     "GATHER_ND": Kernel(emit_gather_nd, refuses_gather_nd),
     "ONE_HOT": Kernel(emit_one_hot, refuses_one_hot, plain_codes=True),
-    "DYNAMIC_UPDATE_SLICE": Kernel(emit_update, refuses_update),
+    "DYNAMIC_UPDATE_SLICE": Kernel(
+        emit_update, refuses_update, overwrites=lambda op: [op.operand(0)]
+    ),
 }

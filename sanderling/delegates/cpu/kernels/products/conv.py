@@ -597,7 +597,7 @@ PRODUCT = Kernel(
     reads=reads_apart,
     writes=lambda op: True,
     weights=(1,),
-    fuses=frozenset({"residual", "map", "map of two"}),
+    fuses=frozenset({"residual", "map", "map of two", "dynamic", "bf16", "zeros"}),
 )
 CONVOLUTION = replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"})
 CONNECTED = replace(PRODUCT, emit=emit_fully_connected)

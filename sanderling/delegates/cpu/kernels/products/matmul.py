@@ -447,5 +447,5 @@ def refuses_connected(op: Op, target: Target) -> str | None:
     return refuses_product(made, target)
 
 
-PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)
+PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name, fuses=frozenset({"bf16"}))
 KERNELS = dict.fromkeys(either("BATCH_MATMUL"), PRODUCT)

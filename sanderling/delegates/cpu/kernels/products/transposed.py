@@ -150,6 +150,8 @@ def emit_upsample(k: StepEmitter, op: Op) -> None:
 
 
 KERNELS = {
-    "TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed, weights=(1,)),
+    "TRANSPOSE_CONV": Kernel(
+        emit_transposed, refuses_transposed, weights=(1,), fuses=frozenset({"dynamic", "bf16"})
+    ),
     UPSAMPLE: Kernel(emit_upsample, name=lambda op: "transpose_conv", weights=(1,)),
 }
