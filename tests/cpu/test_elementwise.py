@@ -129,7 +129,7 @@ def test_functions(name: str, target: str) -> None:
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("function", ["sin", "cos"])
 def test_angles(function: str, target: str) -> None:
-    """Of every size, and next to multiples of pi / 2, where little is left of the angle."""
+    """Angles of every size, and next to multiples of pi / 2, where little is left of them."""
     rng = np.random.default_rng(2)
     sizes = np.exp(rng.uniform(np.log(1e-30), np.log(3e38), 4000)) * rng.choice([-1, 1], 4000)
     close = rng.integers(-100000, 100000, 2000) * (np.pi / 2)
@@ -183,7 +183,7 @@ def _half_pi() -> Fraction:
 
 
 def exact(function: str, x: np.float32) -> float:
-    """Of the angle's rest after whole quarters of a turn."""
+    """The function of the angle's rest after whole quarters of a turn."""
     quarters = Fraction(float(x)) / _half_pi()
     whole = round(quarters)
     rest = float((quarters - whole) * _half_pi())

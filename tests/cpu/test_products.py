@@ -261,7 +261,7 @@ def test_map(second: bool, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_chosen_tiles_fit_the_registers(target: str) -> None:
-    """Those of three rows or more with one to spare: 4x24 floats on AVX2 spilled in each step."""
+    """Tiles of three rows or more leave one to spare: 4x24 floats on AVX2 spilled in each step."""
     row = TARGETS[target]
     for m in (1, 2, 7, 49, 196, 12544):
         for n in (1, 16, 24, 96, 384, 1001):

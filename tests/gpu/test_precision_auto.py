@@ -100,7 +100,7 @@ def test_an_error_that_only_outputs_show() -> None:
 
 
 def test_every_result_of_an_op_counts() -> None:
-    """Of two halves, the second overflows."""
+    """The second of two halves overflows."""
     graph = Graph()
     x = graph.input("x", DType.FLOAT32, SHAPE)
     far = graph.constant("far", np.float32([1] * 4 + [1e6] * 4))

@@ -102,7 +102,7 @@ def is_large(op: Op) -> bool:
 
 
 def multiply_adds(op: Op) -> int:
-    """Of a step."""
+    """The multiply-adds of a step."""
     return cost(unfused(op), lowered=True).macs
 
 
@@ -128,12 +128,12 @@ def describe(program: Program) -> list[dict[str, str]]:
 
 
 def zeros_text(op: Op, target: Target) -> str:
-    """Of a product with many zeros: how many, and whether they are left out."""
+    """How many zeros a product has, and whether they are left out; empty where it has few."""
     return str(judge(op, target) or "")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:
-    """Of activations; constants are counted as they are packed."""
+    """The bytes of activations; constants are counted as they are packed."""
     return sum(t.nbytes for t in tensors if t is not None and not t.is_constant)
 
 

@@ -106,7 +106,7 @@ class GpuDelegate(Delegate):
         return ""
 
     def devices(self) -> tuple[Device, ...]:
-        """Those that may be taken. A number counts over all interfaces."""
+        """The devices that may be taken. A number counts over all interfaces."""
         from .devices.finding import devices
 
         backend = None if "device" in self.chosen else self.chosen.get("backend")

@@ -182,7 +182,7 @@ class Trial:
         return set(errors), self.output_error(frozenset(errors), outputs)
 
     def _name(self, build: Build, place: int) -> tuple[str, str]:
-        """Of a maker: the op that makes its result, and the tensor."""
+        """The op that makes the result of a maker, and the tensor."""
         first = len(build.lowered.inputs)
         if place < first:
             return "input", build.lowered.inputs[place].outside.name
@@ -262,7 +262,7 @@ class Trial:
         return most
 
     def errors(self, exact: Build, half: Build) -> dict[int, float]:
-        """Of each maker by itself: the largest over the samples."""
+        """The error that each maker has by itself: the largest over the samples."""
         worst = dict.fromkeys(half.values, 0.0)
         for inputs in self.inputs:
             expected = self.values(exact, inputs)

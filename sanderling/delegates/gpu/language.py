@@ -44,7 +44,7 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Of an element."""
+        """The bytes of an element."""
         return 1 if self.element == "bool" else int(self.element[1:]) // 8
 
 

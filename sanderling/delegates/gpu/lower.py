@@ -95,8 +95,8 @@ def _carried_out(steps: list[Step], nodes: Nodes, origins: Origins) -> list[tupl
 
 
 def _raw(borders: list[Border], w: Writer) -> set[Tensor]:
-    """Those whose bytes are the device's already. A tensor that is in two places of the border is
-    copied to and from memory of its own."""
+    """The tensors of the border whose bytes are the device's already. One that is in two places of
+    the border is copied to and from memory of its own."""
     places = Counter(b.inside for b in borders)
     return {
         b.outside for b in borders if places[b.inside] == 1 and is_raw(b, w.storage_of(b.inside))

@@ -126,7 +126,7 @@ COS_SERIES = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 
 def _sin(k: Kernel, node: Expr, x: Value) -> Value:
-    """Of small angles it is the angle; some devices return noise for denormal ones."""
+    """The sine. For small angles it is the angle; some devices return noise for denormal ones."""
     found = k.call("sin", x) if k.dialect.name == "opencl" else _wave(k, x, 0.0)
     return k.select(k.call("abs", x) < 1e-4, x, found)
 

@@ -96,7 +96,7 @@ class View:
 
     @property
     def kind(self) -> str:
-        """Of the values that are read."""
+        """The kind of the values that are read."""
         return BOOL if self.is_truth else self.argument.storage.kind
 
     def index(self, place: Sequence[Index], slice_: Index) -> Value:

@@ -79,7 +79,7 @@ def costliest(calls: Sequence[Call]) -> list[Call]:
 
 
 def _candidates(call: Call) -> list[Group]:
-    """Those that are no larger than the kernel's space."""
+    """The work groups that are no larger than the kernel's space."""
     return [g for g in CANDIDATES if g != call.group and all(map(int.__le__, g, call.size))]
 
 

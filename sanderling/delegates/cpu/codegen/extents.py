@@ -65,8 +65,8 @@ class CheckedBuilder(Builder):
     # -- where extents come from ----------------------------------------------------------------
 
     def trust(self, context: Value, table: Value, site: int) -> None:
-        """Of a step: what it is told of the context. Whom it gives it to must not touch it. Its
-        table of places is the compiler's own as well."""
+        """Give a step its context, and its table of places, which is the compiler's own as well.
+        Whom the step passes the context on to must not touch it."""
         self.extents[table] = None
         self.context = context
         self.own(context, Extent("the context", 0), site)

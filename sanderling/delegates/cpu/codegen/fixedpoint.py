@@ -270,7 +270,7 @@ def _wrap(e: Emitter, x: Value) -> Value:
 
 
 def _leading_zeros(e: Emitter, x: Value) -> Value:
-    """Of 32 bits."""
+    """The leading zeros of a 32-bit number in an i64."""
     return e.b.sub(e.call("llvm.ctlz.i64", I64, x, I1(0)), I64(32))
 
 

@@ -171,7 +171,7 @@ def _is_inner(op: Op, record: Fused) -> bool:
 
 
 def _is_map(op: Op, record: Fused) -> bool:
-    """Of the float32 result and, if there is one, the residual."""
+    """The map is a function of the float32 result and, if there is one, the residual."""
     if record.map is None:
         return True
     read = inputs_of(record.map)

@@ -112,7 +112,7 @@ def _advance(program: Program) -> ir.Function:
 
 
 def _guard(program: Program, phase: Phase) -> Guard:
-    """That of all its steps."""
+    """The guard of a phase, which all its steps have."""
     return guard_of(program.steps[phase.steps[0]].op)
 
 

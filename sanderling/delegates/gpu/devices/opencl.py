@@ -51,7 +51,7 @@ def _silence(remarks: type[Warning]) -> None:
 
 @cache
 def devices() -> tuple[OpenClDevice, ...]:
-    """Those of this machine, GPUs before others."""
+    """The OpenCL devices of this machine, GPUs before others."""
     cl = opencl()
     try:
         platforms = cl.get_platforms()
@@ -267,7 +267,8 @@ class OpenClDevice(Device):
         self.abandoned.release()
 
     def _end_of_now(self) -> IsOver:
-        """Of all that was enqueued by now. A driver that cannot be asked never comes to it."""
+        """How to ask whether all that was enqueued by now is done. A driver that cannot be asked is
+        taken for one that never is."""
         if self._is_foreign:
             return lambda: False
         cl, queues = self.cl, [queue for queue in (self._queue, self._timed_queue) if queue]

@@ -52,8 +52,8 @@ def webgpu() -> Any:
 
 @cache
 def devices() -> tuple[WebGpuDevice, ...]:
-    """Those of this machine, GPUs before others. Interfaces that only imitate WebGPU's own, such as
-    OpenGL, are left out."""
+    """The WebGPU devices of this machine, GPUs before others. Interfaces that only imitate
+    WebGPU's own, such as OpenGL, are left out."""
     wgpu = webgpu()
     with suppress(Exception):  # somebody else uses the package in this process already
         from wgpu.backends.wgpu_native.extras import set_instance_extras

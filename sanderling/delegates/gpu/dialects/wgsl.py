@@ -245,6 +245,6 @@ class Wgsl:
 
 
 def arguments_of(source: str, kernel: str) -> list[bool]:
-    """Of each argument of a kernel of this program, whether it is written."""
+    """Whether each argument of a kernel of this program is written."""
     found = re.findall(rf"var<storage, (\w+)> [a-z]+_\d+_{kernel}: ", source)
     return [access == "read_write" for access in found]

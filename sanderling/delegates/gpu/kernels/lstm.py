@@ -67,7 +67,7 @@ class Cell:
         return found
 
     def values(self, place: int | None) -> Array | None:
-        """Of a constant operand; None where the model leaves it out."""
+        """The values of a constant operand; None where the model leaves it out."""
         tensor = None if place is None else self.op.input(place)
         return None if tensor is None else np.asarray(tensor.values, np.float32)
 
@@ -190,7 +190,7 @@ class Gates:
         self._table = s.weights(layout.pack(np.stack(found))) if found else None
 
     def _places(self, gate: int) -> list[int | None]:
-        """Of the vectors that the gate has."""
+        """The places of the vectors that the gate has among the operands."""
         norm, peephole = ONE_CELL.norm_of(gate), ONE_CELL.peephole(gate)
         places = [norm, ONE_CELL.bias(gate) if self.cell.has_norm else None, peephole]
         return [p for p in places if self.cell.values(p) is not None]
@@ -227,7 +227,7 @@ class Gates:
         return mean, k.let(k.call("rsqrt", variance + EPSILON)).splat(4)
 
     def _sum(self, gate: int, mean: Value | None) -> Value:
-        """Of the gate's sums, or of the squares of what they differ from their mean."""
+        """The sum of the gate's sums, or of the squares of what they differ from their mean."""
         k = self.s.k
         total = k.var(k.zero(), "a")
         with k.loop(0, self.cell.slices, hint="c") as c:
@@ -374,7 +374,7 @@ def _emit_projection(
 
 
 def refuses_lstm(op: Op) -> str | None:
-    """Of a cell that is not the basic one."""
+    """Why a cell that is not the basic one has no kernel."""
     states = {ONE_CELL.state, ONE_CELL.state + 1}
     for place, tensor in enumerate(op.inputs):
         if place and place not in states and tensor is not None and not tensor.is_constant:
@@ -385,7 +385,8 @@ def refuses_lstm(op: Op) -> str | None:
 
 
 def _refuses_codes(op: Op) -> Iterator[str]:
-    """Of 8-bit cells those with 16-bit gates, whose options a float can follow."""
+    """Why 8-bit cells have no kernel: all but those with 16-bit gates, whose options a float can
+    follow."""
     norm = ONE_CELL.norm_of(OUTPUT) or 0
     if len(op.intermediates) != 5:
         yield "the 8-bit cell with 12 scales has no kernel"

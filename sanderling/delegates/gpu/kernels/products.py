@@ -154,8 +154,8 @@ class Lines:
     steps: Sequence[int]
 
     def elements(self, s: StepWriter, x: View, c: Value) -> Elements:
-        """Of the slice c. A CPU repeats an element while it loads it; for a GPU a vector is one
-        load."""
+        """The elements of the slice c. A CPU repeats an element while it loads it; for a GPU a
+        vector is one load."""
         k, argument = s.k, x.argument
         if s.w.device.scalars and argument.storage.form == "buffer":
             at = self.base * 4 + c * 4
@@ -167,7 +167,7 @@ class Lines:
 
 
 def elements_of(s: StepWriter, x: View, bases: Sequence[Value], c: Value) -> Elements:
-    """Of the slice c of points that begin at these vectors, wherever each of them is."""
+    """The elements of the slice c of points that begin at these vectors, wherever each is."""
     each = [Lines(base, (0,)).elements(s, x, c) for base in bases]
     return lambda lane: [element for found in each for element in found(lane)]
 

@@ -22,7 +22,7 @@ def _each_row(s: StepWriter, shape: Sequence[int]) -> list[Value]:
 
 
 def _sum_of(s: StepWriter, x: View, term: Callable[[Value], Value], kind: str = FLOAT) -> Value:
-    """Of a term for every vector of a row."""
+    """The sum of a term over all elements of a row; the term is given each vector."""
     k = s.k
     total = k.var(k.zero(kind=kind), "a")
     with k.loop(0, x.slices, hint="c") as c:

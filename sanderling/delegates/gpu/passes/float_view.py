@@ -135,7 +135,8 @@ def _needs_twin(tensor: Tensor) -> bool:
 
 
 def _twin(tensor: Tensor) -> Tensor:
-    """Of units; constants are made of what their readers need, when it is known."""
+    """The tensor of units that stands for one of codes; constants are made of what their readers
+    need, when it is known."""
     if tensor.dtype is DType.COMPLEX64:
         return complex_twin(tensor)
     return Tensor(tensor.name, DType.FLOAT32, tensor.shape)
@@ -159,7 +160,7 @@ def _rewritten(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -
 
 
 def _is_product(op: Op) -> bool:
-    """Of codes with constant codes."""
+    """Whether the op is a product of codes with constant codes."""
     if op.name not in BIASED:
         return False
     x, weights, bias = (op.input(place) for place in BIASED[op.name])

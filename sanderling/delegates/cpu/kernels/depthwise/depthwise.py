@@ -469,7 +469,8 @@ def _split_wide(kind: ByteKind, job: Layer, first: int) -> ByteKind:
 
 
 def _scales(op: Op, job: Layer) -> Array:
-    """Of sums, in units of the output; of a hybrid convolution, without the activations' step."""
+    """The scales of sums in units of the output; those of a hybrid convolution lack the
+    activations' step."""
     x, w = op.operand(0), op.operand(1)
     if is_encoded(op):
         return np.broadcast_to(quant(w).scale.astype(np.float64), job.channels)
@@ -555,7 +556,7 @@ def _refuses_quants(op: Op, x: Tensor, w: Tensor) -> str | None:
 
 
 def _refuses_sums(op: Op) -> str | None:
-    """Of 16-bit activations."""
+    """Why sums of 16-bit activations have no kernel."""
     if scale_zero(op.inputs[0])[1]:
         return "a zero point does not go with 16 bits"
     job, kind = layer(op), word_rounding(op)

@@ -167,7 +167,7 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
 
 
 def _scales(op: Op, table: Tensor) -> Array:
-    """Of each row, or of its blocks: [rows, blocks]."""
+    """The scale of each row, or of each of its blocks: [rows, blocks]."""
     held = table.quantisation
     if held.block is not None:
         return block_scales(op, held.block, table.values)

@@ -22,7 +22,7 @@ Part = tuple[Array, "int | Array", Array]
 
 
 def _diagonal(flat: Array, rows: int, columns: int) -> tuple[Array, list[Array]]:
-    """Of matrices [batch, rows * columns]: their diagonals, and all the rest in pieces.
+    """The diagonals of matrices [batch, rows * columns], and all the rest in pieces.
 
     From the first element on, rows of columns + 1 elements begin on the diagonal.
     """

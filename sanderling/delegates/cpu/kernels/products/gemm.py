@@ -405,7 +405,7 @@ class LeftoverLists:
     starts: Value
 
     def arguments(self, k: StepEmitter, number: Int, columns: int) -> dict[str, Value]:
-        """Of the panel of this number, for its tiles."""
+        """What the tiles of the panel of this number are called with."""
         first, end = (k.load(k.at(self.starts, k.add(number, i), I64), I64, 8) for i in (0, 1))
         apart = columns * QUAD
         return {

@@ -117,11 +117,11 @@ class Builder:
         raise NotImplementedError
 
     def keep(self, gate: int, i: Int, total: Value) -> None:
-        """Where the norm finds them,"""
+        """Store a gate's sums where the norm reads them and writes its result."""
         raise NotImplementedError
 
     def kept(self, gate: int, i: Int, memory: Value) -> Value:
-        """and leaves them."""
+        """A gate's sums as the norm has left them."""
         raise NotImplementedError
 
     def load_memory(self, i: Int) -> Value:

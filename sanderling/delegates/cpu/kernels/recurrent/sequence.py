@@ -263,7 +263,7 @@ class Term:
 
     @property
     def row_bytes(self) -> int:
-        """Of an encoded row."""
+        """The bytes of an encoded row; none where rows are read as they are."""
         core = self.product.core
         return rounded(padded_depth(core, self.depth) * core.a_bytes, ALIGN) * bool(self.encode)
 

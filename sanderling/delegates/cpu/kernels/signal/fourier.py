@@ -297,7 +297,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        """Of the complex transform."""
+        """The length of the complex transform."""
         return self.n // 2 if self.even else self.n
 
     @property
