@@ -20,7 +20,7 @@ from sanderling.delegates.gpu.cache import MAGIC, Entry, GpuCache
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Offers
 from sanderling.delegates.gpu.options import UNKNOWN
-from sanderling.delegates.gpu.recipe import Call, Place, Recipe
+from sanderling.delegates.gpu.recipe import Call, MemoryObject, Recipe
 from sanderling.errors import CacheWarning
 from tests.support.gpu_nets import compiled, dense
 
@@ -33,7 +33,7 @@ KEY = "k" * 40
 
 
 def entry() -> Entry:
-    places = [Place("border", 64), Place("packed_weights", 512, 256)]
+    places = [MemoryObject("border", 64), MemoryObject("packed_weights", 512, 256)]
     calls = [Call("kernel", (4, 2, 1), (2, 1, 1), (0, 1), "product", "CONV_2D", 32)]
     weights = np.arange(1024, dtype=np.uint8)
     return Entry(Recipe(calls, places, [0], [0], [["kernel"]], weights), [b"binary"])
@@ -84,7 +84,7 @@ def _cut(size: int) -> Callable[[Path], None]:
 def _lie(path: Path) -> None:
     """A whole entry whose weights are larger than they are."""
     lying = entry()
-    lying.recipe.places[1] = Place("packed_weights", 1 << 30)
+    lying.recipe.places[1] = MemoryObject("packed_weights", 1 << 30)
     path.write_bytes(b"".join(bytes(p) for p in cache_module._pieces(KEY, lying)))
 
 

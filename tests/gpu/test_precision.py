@@ -11,7 +11,7 @@ from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device
 from sanderling.delegates.gpu.dialects.opencl_c import OpenClC
 from sanderling.delegates.gpu.dialects.wgsl import Wgsl
-from sanderling.delegates.gpu.language import FLOAT, INT, REAL, Kernel, Storage
+from sanderling.delegates.gpu.language import FLOAT, INT, REAL, KernelText, Storage
 from sanderling.errors import DelegateError
 from sanderling.ir import DType, Graph, Model
 from tests.conformance.harness import Case
@@ -87,7 +87,7 @@ def test_half_takes_half_the_memory() -> None:
 
 def source(dialect: type, half: bool) -> str:
     """A kernel that loads both kinds of floats, compares, selects and stores."""
-    k = Kernel("mixed", dialect(half))
+    k = KernelText("mixed", dialect(half))
     x, y = k.argument("x", Storage("f16")), k.argument("y", Storage("f32"), written=True)
     (i,) = k.grid(8)
     value = k.let(k.load(x, i))

@@ -14,7 +14,7 @@ from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Offers
 from sanderling.delegates.gpu.devices.webgpu import WebGpuDevice, chunks
 from sanderling.delegates.gpu.dialects.wgsl import Wgsl, arguments_of
-from sanderling.delegates.gpu.language import Kernel, Storage
+from sanderling.delegates.gpu.language import KernelText, Storage
 from sanderling.delegates.gpu.lower import lower
 from sanderling.delegates.gpu.options import SOFTWARE
 from sanderling.errors import DelegateError
@@ -62,7 +62,7 @@ def test_every_kernel_is_written_in_wgsl(precision: str) -> None:
 
 
 def kernel(element: str, single: bool) -> str:
-    k = Kernel("copy", Wgsl())
+    k = KernelText("copy", Wgsl())
     x, y = k.argument("x", Storage(element)), k.argument("y", Storage(element), written=True)
     (i,) = k.grid(8)
     if single:

@@ -23,7 +23,7 @@ import numpy as np
 from ...store import DIGEST, OPEN_FOLDER, Store, warn_once
 from ..cpu.runtime.cache import PAGE, digest
 from .devices.device import Offers
-from .recipe import WEIGHTS, Call, Place, Recipe
+from .recipe import WEIGHTS, Call, MemoryObject, Recipe
 
 MAGIC = b"sandrlg1"
 FOLDER = "sanderling-gpu"  # within the folder that the user gives
@@ -166,7 +166,7 @@ def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
 
 def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
     calls = [Call(*map(_unlisted, row)) for row in about["calls"]]
-    places = [Place(*row) for row in about["places"]]
+    places = [MemoryObject(*row) for row in about["places"]]
     return Recipe(
         calls,
         places,

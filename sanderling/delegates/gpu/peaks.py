@@ -12,7 +12,7 @@ import numpy as np
 
 from ...store import Store
 from .devices.device import Device
-from .language import Kernel, Storage
+from .language import KernelText, Storage
 from .recipe import Call
 
 CHAINS = 12  # of sums that do not wait for each other
@@ -61,7 +61,7 @@ def _measured(device: Device) -> Peaks:
 
 def _multiplying(device: Device, half: bool) -> float:
     lanes = min(device.offers.kind.lanes, 16)
-    k = Kernel("peak", device.dialect(half))
+    k = KernelText("peak", device.dialect(half))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     points = max(device.offers.units, LEAST_UNITS) * POINTS
     (i,) = k.grid(points)
@@ -81,7 +81,7 @@ def _multiplying(device: Device, half: bool) -> float:
 def _copying(device: Device, nbytes: int, launch: float) -> float:
     """A CPU reads what lies together; neighbouring points of a GPU read neighbours. launch: seconds
     that do not count."""
-    k = Kernel("copy", device.dialect(False))
+    k = KernelText("copy", device.dialect(False))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     points = max(1, nbytes // 2 // (16 * COPIED))
     (i,) = k.grid(points)
@@ -92,8 +92,8 @@ def _copying(device: Device, nbytes: int, launch: float) -> float:
     return 2 * points * COPIED * 16 / max(seconds - launch, seconds / 4)
 
 
-def _empty(device: Device) -> Kernel:
-    k = Kernel("empty", device.dialect(False))
+def _empty(device: Device) -> KernelText:
+    k = KernelText("empty", device.dialect(False))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     (i,) = k.grid(16)
     k.store_one(y, i, k.load_one(x, i))
@@ -101,7 +101,7 @@ def _empty(device: Device) -> Kernel:
 
 
 def _launch(
-    device: Device, k: Kernel, size: Sequence[int], count: int, half: bool = False
+    device: Device, k: KernelText, size: Sequence[int], count: int, half: bool = False
 ) -> Callable[[], Any]:
     """The kernel on memory of so many floats, or a few more."""
     group = device.offers.kind.group

@@ -21,7 +21,7 @@ import numpy as np
 from ...ir import Array, DType, Op, Tensor
 from ...ir.expr import Expr
 from . import layout
-from .language import BOOL, FLOAT, INT, Argument, Dialect, Index, Kernel, Storage, Value
+from .language import BOOL, FLOAT, INT, Argument, Dialect, Index, KernelText, Storage, Value
 from .options import DeviceClass
 from .render import render_value
 
@@ -73,7 +73,7 @@ class Step:
 
     name: str
     source: str  # with the kernel's name in it, and no group size
-    kernel: Kernel
+    kernel: KernelText
     arguments: list[Memory]
     node: Node
     size: tuple[int, ...]
@@ -146,7 +146,7 @@ class StepWriter:
 
     def __init__(self, w: Writer, name: str, node: Node, half: bool) -> None:
         self.w, self.node, self.half = w, node, half
-        self.k = Kernel(name, w.dialect(half))
+        self.k = KernelText(name, w.dialect(half))
         self.memory: list[Memory] = []
         self.macs = 0
         self._views: dict[Tensor, View] = {}

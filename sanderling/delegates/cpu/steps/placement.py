@@ -130,7 +130,7 @@ def columns(op: Op) -> Iterator[Alias]:
 
 
 @dataclass(frozen=True)
-class Run:
+class ByteRun:
     """A pair of an op that is one run of bytes, or equal rows of them: output, offset, input,
     offset, bytes."""
 
@@ -142,16 +142,16 @@ class Run:
     rows: Dim | None
 
 
-def _runs(op: Op) -> Iterator[Run]:
+def _runs(op: Op) -> Iterator[ByteRun]:
     pairs = row_of(op).pairs
     for index, to, source, by in pairs(op) if pairs is not None else ():
         x = op.inputs[source] if isinstance(source, int) else None
         if x is None or x.is_constant or rescales(op, x) or to.size == 0:
             continue
-        walk = collapse(to, by)
-        if len(walk.dims) < 2:
-            rows = walk.dims[0] if walk.dims else None
-            yield Run(op.outputs[index], offset_of(to), x, offset_of(by), walk.run, rows)
+        traversal = collapse(to, by)
+        if len(traversal.dims) < 2:
+            rows = traversal.dims[0] if traversal.dims else None
+            yield ByteRun(op.outputs[index], offset_of(to), x, offset_of(by), traversal.run, rows)
 
 
 class _Planner:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....ops.geometry import Axis
-from ..language import Kernel, Value
+from ..language import KernelText, Value
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Edges:
             if points and points != range(self.rows):
                 yield tap, points
 
-    def bound(self, k: Kernel, block: Value, end: bool) -> Value:
+    def bound(self, k: KernelText, block: Value, end: bool) -> Value:
         """Where the taps that lie inside for all points of a block begin, or where they end."""
         found = k.value(self.axis.taps if end else 0)
         for number in self.outer:

@@ -12,13 +12,13 @@ import numpy as np
 from ....ir import DType, Op
 from ....ops.base import attr
 from .. import layout
-from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
+from ..language import BOOL, FLOAT, INT, REAL, KernelText, Value
 from ..passes.stored import is_codes
 from ..steps import Node, StepWriter, View, Writer
 from .row import Row, first_of, need_constant
 
 INT32 = np.iinfo(np.int32)
-Combine = Callable[[Kernel, Value, Value], Value]
+Combine = Callable[[KernelText, Value, Value], Value]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _wide(x: View) -> str:
     return REAL if kind == FLOAT else kind
 
 
-def _narrowed(k: Kernel, total: Value) -> Value:
+def _narrowed(k: KernelText, total: Value) -> Value:
     """A sum as the kernel's values are."""
     return k.cast(total, FLOAT) if total.kind == REAL else total
 

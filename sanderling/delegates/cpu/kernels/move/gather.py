@@ -281,11 +281,11 @@ def emit_update(k: StepEmitter, op: Op) -> None:
     if update.nbytes == 0:
         return
     height = update.shape[axis] if x.shape else 1
-    walk = collapse(_one(box, axis), _one(addresses(update), axis))
+    traversal = collapse(_one(box, axis), _one(addresses(update), axis))
     with k.loop(k.max(begin, first), k.min(end, k.add(first, height))) as i:
         to = k.at(target, k.add(k.mul(i, row), offset), I8)
         by = k.at(new, k.mul(k.sub(i, first), update.nbytes // height), I8)
-        _boxes(k, to, by, walk.dims, walk.run)
+        _boxes(k, to, by, traversal.dims, traversal.run)
 
 
 def _one(view: Array, axis: int) -> Array:

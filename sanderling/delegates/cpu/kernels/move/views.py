@@ -444,14 +444,14 @@ def _rescale(
     k: StepEmitter, target: Value, to: Array, source: Value, by: Array, x: Tensor, y: Tensor
 ) -> None:
     """Rows of the input, each contiguous on both sides, under the output's scale."""
-    walk = collapse(to, by)
-    assert len(walk.dims) <= 1, "a concatenation is rows of parts"
+    traversal = collapse(to, by)
+    assert len(traversal.dims) <= 1, "a concatenation is rows of parts"
     flip = 128 * (x.dtype is DType.INT8)
     (scale, zero), (new_scale, new_zero) = codes_of(x), codes_of(y)
     ratio = np.float32(scale) * (np.float32(1) / np.float32(new_scale))
     offset = np.float32(-(zero + flip)) * ratio
     params = k.constant(np.array([ratio, offset, new_zero + flip], np.float32))
-    rows = walk.dims[0] if walk.dims else Dim(1, 0, 0)
+    rows = traversal.dims[0] if traversal.dims else Dim(1, 0, 0)
     function = k.program.function(
         f"rescale_{x.dtype.short}", [PTR, PTR, I64, PTR], lambda e: _build_rescale(e, -flip)
     )
@@ -463,7 +463,7 @@ def _rescale(
             [
                 k.at(target, k.mul(row, rows.to), I8),
                 k.at(source, k.mul(row, rows.by), I8),
-                I64(walk.run),
+                I64(traversal.run),
                 params,
             ],
         )

@@ -23,7 +23,7 @@ from .conv import Spread, arithmetic, refuses_product
 from .gemm import Operands, Product, plan_product, walk
 from .packed_weights import columns, packed
 from .sources import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
-from .transposed import Phase, phases, refuses_phases
+from .transposed import StridePhase, phases, refuses_phases
 
 FLOAT = copy_of(np.float32)
 
@@ -222,7 +222,7 @@ class _placer:
     """Where a phase's row lies in the whole output, in bytes."""
 
     def __init__(
-        self, parts: Sequence[Phase], outs: Sequence[int], strides: Sequence[int], pixel: int
+        self, parts: Sequence[StridePhase], outs: Sequence[int], strides: Sequence[int], pixel: int
     ) -> None:
         self.parts, self.outs, self.strides, self.pixel = parts, outs, strides, pixel
 

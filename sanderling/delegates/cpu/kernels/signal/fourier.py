@@ -285,7 +285,7 @@ def lanes_for(length: int, target: Target) -> int:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RealRows:
     """Real rows of `given` numbers, cut or filled with zeros to n, to n // 2 + 1 complex ones."""
 
     given: int
@@ -408,7 +408,7 @@ def emit_rfft(k: StepEmitter, op: Op) -> None:
     if 0 in y.shape:
         return
     rows, width = min(height, x.shape[-2]), n // 2 + 1
-    row, columns = Rows(x.shape[-1], n), Columns(height, width)
+    row, columns = RealRows(x.shape[-1], n), Columns(height, width)
     single = height == 1
     image = 0 if single else 2 * _up(height * width)
     source, target = k.ptr(x), k.ptr(y)

@@ -16,7 +16,7 @@ from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..move.views import present
 from ..row import Kernel
-from .fourier import Rows
+from .fourier import RealRows
 
 
 def emit_spectrogram(k: StepEmitter, op: Op) -> None:
@@ -29,7 +29,7 @@ def emit_spectrogram(k: StepEmitter, op: Op) -> None:
     hann = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(window) / window)
     curve = k.constant(hann.astype(np.float32))
     source, target = k.ptr(x), k.ptr(y)
-    rows = Rows(length, length)
+    rows = RealRows(length, length)
     frame = k.scratch(4 * (rows.floats + 4 * length + 64))
     spectrum = k.at(frame, length, F32)
     memory = k.at(spectrum, 2 * length + 32, F32)
