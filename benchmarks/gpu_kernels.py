@@ -29,8 +29,8 @@ from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.kernels import products
 from sanderling.delegates.gpu.kernels.tiles import BEGIN, LEAST, LOAD, SUMS, Tile
 from sanderling.delegates.gpu.lower import lower
+from sanderling.delegates.gpu.program_sources import build_programs
 from sanderling.delegates.gpu.recipe import recipe_of
-from sanderling.delegates.gpu.sources import build_programs
 from sanderling.delegates.gpu.steps import Node
 from sanderling.errors import SanderlingError
 from sanderling.ir import DType, Graph, Op

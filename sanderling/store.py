@@ -47,7 +47,7 @@ def _who() -> str:
 # process would be a third of a small model's warm start. A test holds the list against the tree.
 _CPU = ("", "codegen", "dialect", "isa", "kernels", "kernels/depthwise", "kernels/elementwise",
         "kernels/epilogue", "kernels/move", "kernels/products", "kernels/recurrent",
-        "kernels/reduce", "kernels/signal", "kernels/vision", "passes", "runtime",
+        "kernels/reduce", "kernels/spectral", "kernels/vision", "passes", "runtime",
         "steps")  # fmt: skip
 SOURCES = ("", "delegates", *(f"delegates/cpu/{room}".rstrip("/") for room in _CPU), "format",
            "ir", "ops", "passes", "runtime")  # fmt: skip

@@ -11,8 +11,8 @@ import pytest
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.lower import lower
+from sanderling.delegates.gpu.program_sources import build_programs
 from sanderling.delegates.gpu.recipe import recipe_of
-from sanderling.delegates.gpu.sources import build_programs
 from sanderling.ir import Array, DType, Graph, Model, Tensor
 
 pytest.importorskip("pyopencl")

@@ -19,8 +19,8 @@ from sanderling.delegates.gpu.kernels.edges import Edges
 from sanderling.delegates.gpu.kernels.tiles import choose_tile, tiles
 from sanderling.delegates.gpu.lower import lower
 from sanderling.delegates.gpu.options import CLASSES, CPU, DeviceClass
+from sanderling.delegates.gpu.program_sources import build_programs
 from sanderling.delegates.gpu.recipe import recipe_of
-from sanderling.delegates.gpu.sources import build_programs
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.ir.graph import copy_graph
 from sanderling.ops.geometry import Axis

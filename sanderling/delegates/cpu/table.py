@@ -28,7 +28,7 @@ from .kernels.reduce import (
     topk,
 )
 from .kernels.row import UNKNOWN, Kernel
-from .kernels.signal import fourier, spectrogram
+from .kernels.spectral import fourier, spectrogram
 from .kernels.vision import detections, mediapipe, nms, resize
 
 MODULES = (

@@ -110,7 +110,7 @@ def _made(
 ) -> tuple[GpuExecutable, list[bytes] | None]:
     """told: who is told of kernels that are ready; None: binaries are not wanted. Returns them, if
     they were made on the way."""
-    from .sources import build_and_keep, build_programs
+    from .program_sources import build_and_keep, build_programs
 
     binaries: list[bytes] | None = None
     with span("build programs", "compile", {"kernels": len(recipe.calls)}):

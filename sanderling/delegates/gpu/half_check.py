@@ -24,9 +24,9 @@ from .devices.device import Device
 from .executable import GpuExecutable
 from .lower import Lowered, lower
 from .precision import AUTO, settled
+from .program_sources import build_programs
 from .recipe import ELEMENTS, recipe_of
 from .samples import at_border, samples_of
-from .sources import build_programs
 
 BOUND = 0.01
 ROUNDS = 4  # of a free run, and more that stays in 32 bits
