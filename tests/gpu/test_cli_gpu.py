@@ -140,8 +140,22 @@ def test_trace_has_the_queue_as_a_track(tmp_path: Path) -> None:
 
 
 def test_bench() -> None:
-    record = answer("bench", F32, "--delegates", "gpu,cpu", "--runs", 2, "--min-secs", 0.01,
-                    "--max-secs", 1, "--warmup-secs", 0.01, "--launches", 1)  # fmt: skip
+    record = answer(
+        "bench",
+        F32,
+        "--delegates",
+        "gpu,cpu",
+        "--runs",
+        2,
+        "--min-secs",
+        0.01,
+        "--max-secs",
+        1,
+        "--warmup-secs",
+        0.01,
+        "--launches",
+        1,
+    )
     told = json.dumps(record)
     assert "gpu" in told and not any(row["error"] for row in record["results"])
 
@@ -159,8 +173,10 @@ def test_benchmark_model_says_what_tensorflow_lite_says(
     assert "WARNING: op code #101 cannot be handled by this delegate." in text
     assert "ERROR: Following operations are not supported by GPU delegate:" in text
     assert "ERROR: ABS: it has no kernel" in text
-    assert ("1 operations will run on the GPU, and the remaining 2 operations will run on the CPU."
-            in text)  # fmt: skip
+    assert (
+        "1 operations will run on the GPU, and the remaining 2 operations will run on the CPU."
+        in text
+    )
     assert "Replacing 1 out of 3 node(s) with delegate (gpu) node, yielding 2 partitions" in text
     assert "partially executed by the delegate w/ 1 delegate kernels." in text
     assert "has no effect" not in text and list(kept.rglob("*.gpu"))

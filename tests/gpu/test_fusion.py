@@ -37,8 +37,9 @@ class Net:
     def op(
         self, name: str, *inputs: Tensor, shape: tuple[int, ...] = (), **attrs: object
     ) -> Tensor:
-        made = self.graph.tensor(f"t{len(self.graph.tensors)}", DType.FLOAT32,
-                                 shape or inputs[0].shape)  # fmt: skip
+        made = self.graph.tensor(
+            f"t{len(self.graph.tensors)}", DType.FLOAT32, shape or inputs[0].shape
+        )
         self.graph.add(name, list(inputs), [made], **attrs)
         return made
 
@@ -140,8 +141,15 @@ def _squared_map(n: Net) -> None:
 def _late_operand(n: Net) -> None:
     """The sum's other operand is computed after the convolution that it goes into."""
     early = n.conv(n.x)
-    pool = n.op("MAX_POOL_2D", n.op("EXP", n.x), padding="SAME", stride_h=1, stride_w=1,
-                filter_height=3, filter_width=3)  # fmt: skip
+    pool = n.op(
+        "MAX_POOL_2D",
+        n.op("EXP", n.x),
+        padding="SAME",
+        stride_h=1,
+        stride_w=1,
+        filter_height=3,
+        filter_width=3,
+    )
     n.gives(n.op("ADD", early, n.op("NEG", pool)))
 
 

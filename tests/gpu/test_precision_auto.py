@@ -22,8 +22,16 @@ SHAPE = (1, 4, 4, 8)
 def _pool(graph: Graph, x: Tensor, name: str) -> Tensor:
     """A node of its own: no elementwise op goes into another through it."""
     y = graph.tensor(name, DType.FLOAT32, x.shape)
-    graph.add("MAX_POOL_2D", [x], [y], padding="SAME", stride_h=1, stride_w=1, filter_height=3,
-              filter_width=3)  # fmt: skip
+    graph.add(
+        "MAX_POOL_2D",
+        [x],
+        [y],
+        padding="SAME",
+        stride_h=1,
+        stride_w=1,
+        filter_height=3,
+        filter_width=3,
+    )
     return y
 
 
@@ -133,8 +141,9 @@ def test_the_users_samples_decide(tmp_path: Path) -> None:
 
 def test_a_part_in_the_middle_is_tried_on_what_reaches_it() -> None:
     """The ops before it, on other delegates, make its inputs of the noise."""
-    session = Session(squares(), [GpuDelegate(precision="auto", cache=False)],
-                      first_delegate_node_index=2)  # fmt: skip
+    session = Session(
+        squares(), [GpuDelegate(precision="auto", cache=False)], first_delegate_node_index=2
+    )
     said = session.explain()
     assert "part 1: 3 ops on gpu" in said and "MUL 'squared' stays in f32: values reach" in said
 

@@ -67,9 +67,13 @@ class Layer:
         y = graph.tensor(f"y{number}", DType.FLOAT32, self.out)
         attrs: dict[str, object] = {"fused_activation_function": self.activation}
         if self.op != "FULLY_CONNECTED":
-            attrs |= {"padding": self.padding, "stride_h": self.stride, "stride_w": self.stride,
-                      "dilation_h_factor": self.dilation,
-                      "dilation_w_factor": self.dilation}  # fmt: skip
+            attrs |= {
+                "padding": self.padding,
+                "stride_h": self.stride,
+                "stride_w": self.stride,
+                "dilation_h_factor": self.dilation,
+                "dilation_w_factor": self.dilation,
+            }
         if self.op == "DEPTHWISE_CONV_2D":
             attrs["depth_multiplier"] = self.out[-1] // self.shape[-1]
         graph.add(self.op, [x, w, b], [y], **attrs)

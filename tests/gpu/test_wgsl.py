@@ -212,9 +212,14 @@ def test_a_pipeline_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = WebGpuDevice._compiled
 
     def counted(
-        self: WebGpuDevice, device: Any, program: Any, kernel: str, layout: Any,
-        group: Sequence[int], first: Sequence[int],
-    ) -> Any:  # fmt: skip
+        self: WebGpuDevice,
+        device: Any,
+        program: Any,
+        kernel: str,
+        layout: Any,
+        group: Sequence[int],
+        first: Sequence[int],
+    ) -> Any:
         compiled.append((kernel, *group, *first))
         return made(self, device, program, kernel, layout, group, first)
 

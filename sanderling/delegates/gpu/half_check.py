@@ -57,8 +57,13 @@ class Kept:
 
     def to_json(self) -> dict[str, Any]:
         error = self.error if np.isfinite(self.error) else None
-        return {"op": self.op, "tensor": self.tensor, "error": error, "largest": self.largest,
-                "reason": self.reason}  # fmt: skip
+        return {
+            "op": self.op,
+            "tensor": self.tensor,
+            "error": error,
+            "largest": self.largest,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,15 @@ class Trial:
             Kept(*self._name(exact, place), errors[place], largest[place], self.bound)
             for place in sorted(kept)
         ]
-        return Decision(self.half, frozenset(kept), rows, len(errors), error, self.bound,
-                        f"{self.tried_on} ({len(self.inputs)})")  # fmt: skip
+        return Decision(
+            self.half,
+            frozenset(kept),
+            rows,
+            len(errors),
+            error,
+            self.bound,
+            f"{self.tried_on} ({len(self.inputs)})",
+        )
 
     def within_bound(
         self, kept: set[int], errors: Mapping[int, float], outputs: Sequence[list[Array]]

@@ -65,5 +65,12 @@ def _hint(tensor: Tensor, fed: int) -> ChannelHint:
     nbytes = 16 * layout.vectors(tensor.shape)
     channels = tensor.shape[-1]
     wasted = nbytes - 4 * prod(tensor.shape)
-    return ChannelHint(tensor.name, tuple(tensor.shape), channels, 4 * layout.slices(tensor.shape),
-                       nbytes, wasted, fed)  # fmt: skip
+    return ChannelHint(
+        tensor.name,
+        tuple(tensor.shape),
+        channels,
+        4 * layout.slices(tensor.shape),
+        nbytes,
+        wasted,
+        fed,
+    )

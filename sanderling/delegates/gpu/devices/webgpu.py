@@ -263,10 +263,13 @@ class WebGpuDevice(Device):
         self._check(call, written, group)
         with self._using(f"has no kernel {call.kernel}") as device:
             entries = [
-                {"binding": i, "visibility": self.wgpu.ShaderStage.COMPUTE, "buffer": {
-                    "type": "storage" if is_written else "read-only-storage"}}
+                {
+                    "binding": i,
+                    "visibility": self.wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": "storage" if is_written else "read-only-storage"},
+                }
                 for i, is_written in enumerate(written)
-            ]  # fmt: skip
+            ]
             layout = device.create_bind_group_layout(entries=entries)
             bound = [
                 {"binding": i, "resource": {"buffer": m, "offset": 0, "size": m.size}}
@@ -295,18 +298,28 @@ class WebGpuDevice(Device):
             )
 
     def _pipeline(
-        self, device: Any, program: Module, kernel: str, layout: Any, group: Sequence[int],
+        self,
+        device: Any,
+        program: Module,
+        kernel: str,
+        layout: Any,
+        group: Sequence[int],
         first: Sequence[int],
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         key = (kernel, *group, *first)
         if key not in program.pipelines:
             program.pipelines[key] = self._compiled(device, program, kernel, layout, group, first)
         return program.pipelines[key]
 
     def _compiled(
-        self, device: Any, program: Module, kernel: str, layout: Any, group: Sequence[int],
+        self,
+        device: Any,
+        program: Module,
+        kernel: str,
+        layout: Any,
+        group: Sequence[int],
         first: Sequence[int],
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         constants = {f"group_{a}": n for a, n in zip("xyz", group, strict=True)}
         constants |= {f"first_{a}": n for a, n in zip("xyz", first, strict=True)}
         try:

@@ -201,9 +201,9 @@ class Wgsl:
             own = self.type(argument.storage.kind, 1)
             return f"{name}[{index}] = {self._converted(text, own, element)};"
         word, shift, bits = self._part(element, index)
-        number = f"halves(vec2<f32>(f32({text}), 0.0))" if element == "f16" else (
-            f"bitcast<u32>({text})"
-        )  # fmt: skip
+        number = (
+            f"halves(vec2<f32>(f32({text}), 0.0))" if element == "f16" else f"bitcast<u32>({text})"
+        )
         mask = f"{(1 << bits) - 1}u"
         return (
             f"atomicAnd(&{name}[{word}], ~({mask} << {shift})); "

@@ -197,8 +197,15 @@ class Line:
         base = s.k.let((self.line * x.size + start) * source.slices + window.before, "b")
         step = x.stride * source.slices
         lines = Lines(base, [m * step for m in points or range(window.edges.rows)])
-        add_channels(s, self.product, self.weights, self._row(kx), window.shape[-1],
-                     lambda c: lines.elements(s, source, c), points)  # fmt: skip
+        add_channels(
+            s,
+            self.product,
+            self.weights,
+            self._row(kx),
+            window.shape[-1],
+            lambda c: lines.elements(s, source, c),
+            points,
+        )
 
     def _checked_taps(self) -> None:
         """Where many blocks lie at an edge, as with taps that are far apart: a tap of a block lies

@@ -46,9 +46,7 @@ class Edges:
 
     def full(self, block: int) -> range:
         """Taps that lie inside for all points of a block; they are neighbours."""
-        every = [
-            n for n in range(self.axis.taps) if self.points(block, n) == range(self.rows)
-        ]  # fmt: skip
+        every = [n for n in range(self.axis.taps) if self.points(block, n) == range(self.rows)]
         return range(every[0], every[-1] + 1) if every else range(0)
 
     def partial(self, block: int) -> Iterator[tuple[int, range]]:

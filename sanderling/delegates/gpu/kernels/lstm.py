@@ -150,9 +150,14 @@ def _columns(weights: Array) -> Array:
 
 
 def _add_product(
-    s: StepWriter, total: Value, x: View, at: Sequence[Value], packed: Array, gate: Value,
+    s: StepWriter,
+    total: Value,
+    x: View,
+    at: Sequence[Value],
+    packed: Array,
+    gate: Value,
     column: Value,
-) -> None:  # fmt: skip
+) -> None:
     """A row times a column of weights [gates, in, out]. What lies behind a row's last element is
     not read."""
     k, depth = s.k, packed.shape[1]
@@ -165,9 +170,15 @@ def _add_product(
 
 
 def _add_lanes(
-    s: StepWriter, total: Value, x: Value, kept: View, gate: Value, row: Value, column: Value,
+    s: StepWriter,
+    total: Value,
+    x: Value,
+    kept: View,
+    gate: Value,
+    row: Value,
+    column: Value,
     lanes: int,
-) -> None:  # fmt: skip
+) -> None:
     for lane in range(lanes):
         weight = kept.at([gate, row + lane], column)
         s.k.assign(total, s.k.fma(x.lane(lane).splat(4), weight, total))
@@ -180,9 +191,14 @@ class Gates:
     take few."""
 
     def __init__(
-        self, s: StepWriter, cell: Cell, which: Sequence[int], sums: View, memory: View,
+        self,
+        s: StepWriter,
+        cell: Cell,
+        which: Sequence[int],
+        sums: View,
+        memory: View,
         batch: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.s, self.cell, self.sums, self.memory, self.batch = s, cell, sums, memory, batch
         places = [p for gate in which for p in self._places(gate) if p is not None]
         self._rows = {place: number for number, place in enumerate(places)}

@@ -29,9 +29,15 @@ class Outside:
 
 
 def emit_move(
-    w: Writer, node: Node, source: Tensor, whence: Whence, vectors: bool, place: int = 0,
-    name: str = "move", outside: Outside | None = None,
-) -> None:  # fmt: skip
+    w: Writer,
+    node: Node,
+    source: Tensor,
+    whence: Whence,
+    vectors: bool,
+    place: int = 0,
+    name: str = "move",
+    outside: Outside | None = None,
+) -> None:
     """vectors: four neighbours in the result are four neighbours in the source. place: of the
     output."""
     shape = layout.dims(node.outputs[place].shape)
@@ -48,9 +54,14 @@ def emit_move(
 
 
 def _read(
-    s: StepWriter, x: View, dims: Collection[int] | None, other: Value | None,
-    outer: Sequence[Value], last: Value, vectors: bool,
-) -> Value:  # fmt: skip
+    s: StepWriter,
+    x: View,
+    dims: Collection[int] | None,
+    other: Value | None,
+    outer: Sequence[Value],
+    last: Value,
+    vectors: bool,
+) -> Value:
     """A vector, or an element; the filling where a coordinate leaves the source."""
     k = s.k
     tests: list[Value] = []
@@ -67,9 +78,13 @@ def _read(
 
 
 def element_by_element(
-    s: StepWriter, shape: Sequence[int], at: Sequence[Value], slice_: Value, whence: Whence,
+    s: StepWriter,
+    shape: Sequence[int],
+    at: Sequence[Value],
+    slice_: Value,
+    whence: Whence,
     read: Callable[[Sequence[Value], Value, bool], Value],
-) -> Value:  # fmt: skip
+) -> Value:
     """A vector whose elements come from different places. Those beyond the last are any."""
     found = []
     for place in s.lane_places(shape, at, slice_):

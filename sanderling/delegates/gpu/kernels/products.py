@@ -74,9 +74,13 @@ class Product:
         return self.k.let(bias.at([], self.column(n), self.tile.widths[n]))
 
     def add(
-        self, weights: Weights, row: Value, elements: Elements, lanes: int = 4,
+        self,
+        weights: Weights,
+        row: Value,
+        elements: Elements,
+        lanes: int = 4,
         points: range | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """So many channels of the input, from this row of the weights on. points: those of the tile
         that there are elements for, default all."""
         taken = self.sums if points is None else self.sums[points.start : points.stop]
@@ -121,9 +125,13 @@ class PairedProduct(Product):
         self.is_first = s.k.let(places < self.half, "f")
 
     def add(
-        self, weights: Weights, row: Value, elements: Elements, lanes: int = 4,
+        self,
+        weights: Weights,
+        row: Value,
+        elements: Elements,
+        lanes: int = 4,
         points: range | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert points is None, "halves of points that are left out have no partner"
         k = self.k
         for lane in range(lanes):
@@ -173,9 +181,14 @@ def elements_of(s: StepWriter, x: View, bases: Sequence[Value], c: Value) -> Ele
 
 
 def add_channels(
-    s: StepWriter, product: Product, weights: Weights, row: Value, depth: int,
-    elements: Callable[[Value], Elements], points: range | None = None,
-) -> None:  # fmt: skip
+    s: StepWriter,
+    product: Product,
+    weights: Weights,
+    row: Value,
+    depth: int,
+    elements: Callable[[Value], Elements],
+    points: range | None = None,
+) -> None:
     """All channels of the points of a tile; those beyond the last are not touched."""
     k = s.k
     full, rest = divmod(depth, 4)
@@ -289,8 +302,7 @@ def add_lines(
     """A tile of points from `point` on, of a matrix that begins at the vector before."""
     base = s.k.let(point * x.slices + before, "b")
     lines = Lines(base, [m * x.slices for m in range(product.tile.rows)])
-    add_channels(s, product, weights, s.k.value(0), x.shape[-1],
-                 lambda c: lines.elements(s, x, c))  # fmt: skip
+    add_channels(s, product, weights, s.k.value(0), x.shape[-1], lambda c: lines.elements(s, x, c))
 
 
 def put_points(

@@ -90,9 +90,13 @@ def _full(
 
 
 def _reduce_vectors(
-    s: StepWriter, x: View, full: Sequence[Value | None], axes: Sequence[int], slice_: Value,
+    s: StepWriter,
+    x: View,
+    full: Sequence[Value | None],
+    axes: Sequence[int],
+    slice_: Value,
     reduction: Reduction,
-) -> Value:  # fmt: skip
+) -> Value:
     k = s.k
     kind = _wide(x)
     start = reduction.first(kind)

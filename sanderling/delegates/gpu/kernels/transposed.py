@@ -63,9 +63,14 @@ def _weights(weights: Array, y: StridePhase, x: StridePhase) -> Array:
 
 
 def _emit(
-    w: Writer, node: Node, source: Tensor, weights: Array, bias: Array | None,
-    lines: Sequence[StridePhase], columns: Sequence[StridePhase],
-) -> None:  # fmt: skip
+    w: Writer,
+    node: Node,
+    source: Tensor,
+    weights: Array,
+    bias: Array | None,
+    lines: Sequence[StridePhase],
+    columns: Sequence[StridePhase],
+) -> None:
     for y, x in pairs(lines, columns):
         _emit_phase(w, node, source, _weights(weights, y, x), bias, y, x)
 

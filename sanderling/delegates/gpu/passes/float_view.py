@@ -352,8 +352,9 @@ def _cell(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
     unit = float(op.operand(0).quantisation.scale[0])
     products = [(places.bias(gate), places.input(gate), unit) for gate in range(4)]
     for place, weights, factor in [
-        *products, (places.projection + 1, places.projection, hidden[0])
-    ]:  # fmt: skip
+        *products,
+        (places.projection + 1, places.projection, hidden[0]),
+    ]:
         bias = op.input(place)
         if bias is not None:
             scale = float(op.operand(weights).quantisation.scale[0]) * factor
