@@ -99,10 +99,10 @@ def _missing_kernel(path: Path) -> None:
 
 
 DAMAGE = {
-    "magic": _flip(0), "description": _flip(40), "binary": _flip(cache_module.PAGE),
-    "weights": _flip(2 * cache_module.PAGE + 5), "digest": _flip(-1), "empty": _cut(0),
+    "magic": _flip(0), "description": _flip(40), "binary": _flip(store.PAGE),
+    "weights": _flip(2 * store.PAGE + 5), "digest": _flip(-1), "empty": _cut(0),
     "a head only": _cut(len(MAGIC)), "a byte less": _cut(-1), "a page less":
-    _cut(-cache_module.PAGE), "sizes": _lie, "another's": _other, "no kernel": _missing_kernel,
+    _cut(-store.PAGE), "sizes": _lie, "another's": _other, "no kernel": _missing_kernel,
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from ...ir import Graph, Op, Tensor
 from ...passes import PIPELINES, run_passes
-from ..cpu.steps.origins import Origins
+from ..origins import Origins
 from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
 from .nodes import Nodes, plan_nodes
