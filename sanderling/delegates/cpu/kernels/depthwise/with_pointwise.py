@@ -26,7 +26,7 @@ from ...isa.targets import Target
 from ..products.conv import arithmetic
 from ..products.gemm import Operands, Product, plan_product, walk
 from ..products.packed_weights import columns, packed
-from ..products.sources import MARGIN
+from ..products.sources import MARGIN, PackedRows
 from ..row import Kernel
 from ..window import window_of
 from .depthwise import (
@@ -119,7 +119,7 @@ def _fuse_before(graph: Graph, match: Match) -> Op | None:
 
 
 @dataclass(frozen=True)
-class DepthwiseRows:
+class DepthwiseRows(PackedRows):
     """Rows of a product that are computed line by line."""
 
     emitter: DepthwiseEmitter
@@ -139,9 +139,6 @@ class DepthwiseRows:
         with k.loop(first, last, self.emitter.shapes[0].rows) as line:
             out = k.at(memory, k.mul(k.sub(line, first), self.emitter.line_bytes), I8)
             self.emitter.row_tile(k.div(line, height), k.rem(line, height), out)
-
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
-        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
 
 
 def band(height: int, line_bytes: int) -> int:

@@ -22,7 +22,7 @@ from ..row import Kernel
 from .conv import Spread, arithmetic, refuses_product
 from .gemm import Operands, Product, plan_product, walk
 from .packed_weights import columns, packed
-from .sources import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
+from .sources import DirectRows, PackedRows, Packer, RowSource, Window, copy_of, fill, packed_stride
 from .transposed import StridePhase, phases, refuses_phases
 
 FLOAT = copy_of(np.float32)
@@ -59,7 +59,7 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class VolumeRows:
+class VolumeRows(PackedRows):
     """A row source: boxes packed block by block."""
 
     pointer: Value
@@ -69,12 +69,6 @@ class VolumeRows:
     @property
     def stride(self) -> int:
         return packed_stride(self.volume.depth.taps * self.volume.patch * 4)
-
-    def memory(self, rows: int) -> int:
-        return rows * self.stride
-
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
-        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
 
     def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None:
         name = f"boxes_{self.volume.name}_{self.stride}".replace("-", "m")
