@@ -119,8 +119,8 @@ def _sign(k: KernelText, node: Expr, x: Value) -> Value:
 
 # pi / 2 in three parts, whose products with whole numbers below 2**13 are exact but for the last.
 QUARTER = (1.5703125, 4.837512969970703125e-4, 7.549789954891882e-8)
-# Of powers of the square, from the highest down: sin(x) / x - 1 and cos(x) - 1 + x * x / 2 within a
-# quarter of pi (the coefficients of the Cephes library).
+# Factors of the powers of the square, from the highest down: sin(x) / x - 1 and
+# cos(x) - 1 + x * x / 2 within a quarter of pi (the coefficients of the Cephes library).
 SIN_SERIES = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 COS_SERIES = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 

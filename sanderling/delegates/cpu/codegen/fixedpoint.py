@@ -257,7 +257,7 @@ def multiply_one(e: Emitter, x: Value, m: Value, left: Value, right: Value) -> V
 
 
 def divide_one(e: Emitter, x: Value, exponent: Value | int) -> Value:
-    """As divide_by_pot."""
+    """divide_by_pot of one number in an i64."""
     by = I64(exponent) if isinstance(exponent, int) else exponent
     half = e.b.lshr(e.b.shl(I64(1), by), I64(1))
     # A negative tie would round up: take one off, unless there is nothing to divide.

@@ -100,5 +100,5 @@ def emit_never(k: StepEmitter, op: Op) -> None:
     raise DelegateError("a pass was to put other ops in its place", where=op.where)
 
 
-# Of an op that has no row: nothing is known of it.
+# The row of an op that has none: nothing is known of it.
 UNKNOWN = Kernel(emit_never)

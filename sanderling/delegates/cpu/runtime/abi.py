@@ -7,9 +7,9 @@ ALIGN = 64
 ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, CHUNKS, FIRST_ARG = range(11)
 # FAULT is 0, or one more than the number of the site (program.py) that met what it must not accept;
 # VALUE is what it met, LIMIT the end of what it accepts. `invoke` returns FAULT: see faults.py.
-# Of code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
+# In code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
 # whole call. Where it is 0, nothing is counted.
-# Of code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
+# In code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
 # own (thread number) and one for each step (begin, end, end of the wait behind it).
 LOG = 3
 # Words of the record behind `call`, the entry that Python calls (pycall.py): whether it may run by

@@ -256,7 +256,7 @@ def _claim_all(e: Emitter, program: Program, given: tuple[Value, ...], done: Val
         e.b.branch(look)
         e.b.position_at_end(look)
         seen = e.b.load_atomic(claim, "monotonic", 8, typ=I64)
-        # Of an older state: none is taken. Of a newer one: this phase is over.
+        # In an older state none is taken; in a newer one this phase is over.
         old, new = (e.b.icmp_unsigned(o, e.b.lshr(seen, I64(16)), state) for o in ("<", ">"))
         taken = e.b.select(old, I64(0), e.b.and_(seen, I64(0xFFFF)))
         front, back = e.b.lshr(taken, I64(8)), e.b.and_(taken, I64(0xFF))

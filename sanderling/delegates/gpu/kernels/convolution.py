@@ -74,7 +74,7 @@ def merged(weights: Array, groups: int) -> tuple[Array, int]:
     return found, groups // times
 
 
-# Of a tile: 24 points of one vector were slower here than fewer points of two.
+# The most points of a tile: 24 points of one vector were slower here than fewer points of two.
 MOST_POINTS = 14
 
 

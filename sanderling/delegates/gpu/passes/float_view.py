@@ -241,7 +241,8 @@ FIXED_NAMES = {"MEAN": "SUM"}
 
 # Sums of codes, and the sign of their second operand.
 SIGNS = {"ADD": 1.0, "SUB": -1.0}
-# Of a unit of the operands in units of the result: beyond it nearly all results are at a bound.
+# The limit of a unit of the operands in units of the result: beyond it nearly all results are at a
+# bound.
 MOST_SCALED = 16.0
 
 

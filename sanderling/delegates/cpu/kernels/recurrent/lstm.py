@@ -576,7 +576,7 @@ def _refuses_cell(op: Op, d: Direction) -> str | None:
     return None
 
 
-# Of a basic cell: weights and bias.
+# The types of a basic cell's weights and bias, by that of the input.
 BASIC: dict[DType, tuple[tuple[DType, ...], ...]] = {
     DType.FLOAT32: (FLOAT, FLOAT),
     DType.UINT8: ((DType.UINT8,), (DType.INT32,)),
