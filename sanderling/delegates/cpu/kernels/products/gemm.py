@@ -331,7 +331,7 @@ class Blocking:
 
 
 def instructions(target: Target, core: Core) -> float:
-    """Of a multiply-add of vectors."""
+    """The instructions of a multiply-add of vectors."""
     inner = core.inner if isinstance(core, BlockCore) else core
     if isinstance(core, ChainCore):
         return core.work
