@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.table import NO_CODES
 from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
 from tests.conformance.harness import case, const, i8, u8
 from tests.support.cpu_conformance import run
 from tests.support.gpu_batches import joined
 from tests.support.gpu_conformance import gpu
+from tests.support.gpu_devices import Pinned, twin
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 pytestmark = pytest.mark.skipif(bool(gpu().lacks()), reason="there is no OpenCL device")
@@ -62,6 +66,19 @@ def test_learned_bounds_hold(scale: float, channels: bool) -> None:
     assert part.delegate.name == "gpu"
     np.testing.assert_array_equal(found, expected)
     assert np.ptp(expected.astype(int)) > 20
+
+
+def test_sums_of_codes_are_exact_where_floats_go_by_winograd() -> None:
+    """Its sums are only near the whole numbers that the CPU rounds."""
+    device, model = twin(gpu().device()), _net(0.1)
+    kind = replace(device.offers.kind, winograd=(1, 1, 1))
+    device.offers = replace(device.offers, kind=kind)
+    session, given = model.compile([Pinned(device)]), {"x": _codes()}
+    found = session.run(given)["y"]
+    np.testing.assert_array_equal(found, model.compile(["reference"]).run(given)["y"])
+    (step,) = session.plan().steps
+    assert isinstance(step.executable, GpuExecutable)
+    assert not [c.name for c in step.executable.recipe.calls if c.name.startswith("winograd")]
 
 
 # Where results often lie in the middle of two codes, or are rounded twice.
