@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sanderling.delegates.gpu import tuning
-from sanderling.delegates.gpu.compilation import kernels_for
+from sanderling.delegates.gpu.compilation import _lowered, decisive
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.options import ADRENO, CPU
 from sanderling.delegates.gpu.recipe import Call, group_of
@@ -19,6 +20,9 @@ from sanderling.delegates.gpu.tuning import (
     effort_of,
     search,
 )
+from sanderling.ir import DType, Graph
+from sanderling.ops.execute import new_state
+from sanderling.runtime.delegate import Options
 from tests.support.gpu_nets import compiled, dense
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
@@ -48,14 +52,28 @@ def test_fast_takes_a_second_and_full_tries_every_kernel() -> None:
     assert EFFORTS["off"].kernels == 0
 
 
-def test_special_kernels_are_for_those_who_run_often() -> None:
-    device = GpuDelegate().devices()[0] if not GpuDelegate().lacks() else None
-    if device is None:
-        pytest.skip("there is no OpenCL device on this machine")
-    offers = device.offers
-    single = {"inference_preference": "fast_single_answer"}
-    assert kernels_for(offers, single).kind.winograd is None
-    assert kernels_for(offers, {"inference_preference": "sustained_speed"}) == offers
+@needs_device
+def test_a_default_that_is_stated_changes_nothing() -> None:
+    """`benchmark_model --gpu_inference_for_sustained_speed=false` is its own default."""
+    offers, stated = GpuDelegate().device().offers, GpuDelegate()
+    stated.take_flags({"gpu_inference_for_sustained_speed": False})
+    assert stated.chosen["inference_preference"] == "fast_single_answer"
+    assert decisive(stated.chosen, offers) == decisive({}, offers)
+    calls = [
+        _lowered(GpuDelegate().device(), _window(), Options(1, new_state()), chosen)[1].calls
+        for chosen in ({}, stated.chosen)
+    ]
+    assert calls[0] == calls[1] and "winograd_product" in [call.name for call in calls[0]]
+
+
+def _window() -> Graph:
+    """Large enough for the kernels that are made for large ones."""
+    graph, shape = Graph(), (1, 24, 24, 64)
+    x = graph.input("x", DType.FLOAT32, shape)
+    weights = graph.constant("w", np.ones((64, 3, 3, 64)), DType.FLOAT32)
+    graph.outputs = [graph.tensor("y", DType.FLOAT32, shape)]
+    graph.add("CONV_2D", [x, weights], graph.outputs, padding="SAME", stride_h=1, stride_w=1)
+    return graph
 
 
 @pytest.mark.parametrize(
