@@ -121,7 +121,7 @@ def test_without_a_driver_the_error_has_the_pip_command(monkeypatch: pytest.Monk
 
     real = opencl.opencl()
     monkeypatch.setattr(
-        opencl, "opencl", lambda: SimpleNamespace(get_platforms=none, LogicError=real.LogicError)
+        opencl, "opencl", lambda: SimpleNamespace(get_platforms=none, Error=real.Error)
     )
     monkeypatch.setattr(opencl, "devices", opencl.devices.__wrapped__)
     with pytest.raises(DelegateError, match="there is no OpenCL device") as caught:
@@ -165,6 +165,33 @@ def test_a_processor_that_pocl_does_not_know_gets_the_nearest_name(
         assert not pocl.name_the_processor(other) and word.value == b"generic"
     described[pocl.FIELD // 8] = 8
     assert not pocl.name_the_processor(device), "the field points at no memory of ours"
+
+
+@needs_opencl
+def test_a_driver_that_fails_costs_no_devices_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it lists its devices, or where one is asked what it is; and it is named."""
+    real = opencl.opencl()
+    sound = real.get_platforms()
+    (first, *_) = sound[-1].get_devices()
+
+    class Silent:
+        """A device that says nothing of its memory."""
+
+        global_mem_size = property(raising("OUT_OF_RESOURCES"))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(first, name)
+
+    none = SimpleNamespace(name="None", get_devices=raising("OUT_OF_HOST_MEMORY"))
+    silent = SimpleNamespace(name="Silent", get_devices=lambda: [Silent()])
+    broken = Broken(real, get_platforms=lambda: [none, silent, *sound])
+    monkeypatch.setattr(opencl, "opencl", lambda: broken)
+    with pytest.warns(FallbackWarning, match="is left out, since it fails") as caught:
+        found = opencl.devices.__wrapped__()
+    assert [d.offers for d in found] == [d.offers for d in devices_of("opencl")]
+    said = [str(each.message) for each in caught]
+    assert "driver 'None'" in said[0] and "OUT_OF_HOST_MEMORY" in said[0]
+    assert "driver 'Silent'" in said[1] and len(said) == 2
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
@@ -249,6 +276,17 @@ def test_a_build_failure_names_the_kernel(device: Any) -> None:
         device.build([source])
     assert "nobody" in caught.value.what and "report it" in caught.value.fix
     assert len(caught.value.what.splitlines()) <= failures.MOST_LINES
+
+
+def test_pyopencl_keeps_no_programs(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does for drivers that it knows no cache of, in a folder whose lock may be left behind."""
+    asked = []
+    monkeypatch.setattr("pyopencl.characterize.has_src_build_cache", lambda device: False)
+    monkeypatch.setattr(
+        "pyopencl.cache._create_built_program_from_source_cached", lambda *a, **b: asked.append(a)
+    )
+    check_answers(Pinned(device))
+    assert not asked
 
 
 LOG = "program.cl:7:9: error: use of undeclared identifier"

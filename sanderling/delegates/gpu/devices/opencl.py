@@ -7,12 +7,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from ....errors import FallbackWarning
 from ....forks import renews
 from ....ir import Array
 from ....processors import usable_cpu_count
@@ -52,16 +53,31 @@ def _silence(remarks: type[Warning]) -> None:
 @cache
 def devices() -> tuple[OpenClDevice, ...]:
     """Those of this machine, GPUs before others."""
-    cl = opencl()
+    cl, found = opencl(), list[OpenClDevice]()
     try:
         platforms = cl.get_platforms()
-    except cl.LogicError:
+    except cl.Error:
         return ()
-    found = [d for platform in platforms for d in platform.get_devices()]
-    for device in found:
-        name_the_processor(device)
-    found.sort(key=lambda d: bool(d.type & cl.device_type.CPU))
-    return tuple(OpenClDevice(cl, d) for d in found)
+    for platform in platforms:
+        with _leaving_out(cl, platform):
+            for device in platform.get_devices():
+                name_the_processor(device)
+                found.append(OpenClDevice(cl, device))
+    found.sort(key=lambda d: bool(d.device.type & cl.device_type.CPU))
+    return tuple(found)
+
+
+@contextmanager
+def _leaving_out(cl: Any, platform: Any) -> Iterator[None]:
+    """A driver that fails where it is only asked costs no devices of others."""
+    try:
+        yield
+    except cl.Error as error:
+        name = ""
+        with suppress(cl.Error):
+            name = f" '{platform.name.strip()}'"
+        said = f"an OpenCL driver{name} is left out, since it fails: {error}"
+        warnings.warn(said, FallbackWarning, stacklevel=4)
 
 
 def _subgroups(device: Any) -> tuple[int, int] | None:
@@ -289,8 +305,11 @@ class OpenClDevice(Device):
             return list(pool.map(partial(self._build, context), sources))
 
     def _build(self, context: Any, source: str) -> Any:
+        """Without the folder of pyopencl's own, which it keeps for some drivers: what is to be kept
+        is in ours, and a process that was ended in there makes all others wait for its lock."""
+        program = self.cl.Program(context, source)
         try:
-            return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+            return program.build(options=["-cl-std=CL1.2"], cache_dir=False)
         except self.cl.Error as error:
             raise build_failure(self.offers.name, source, error) from error
 
