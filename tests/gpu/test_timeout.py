@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sanderling.delegates.gpu import peaks
 from sanderling.delegates.gpu.devices import failures
 from sanderling.delegates.gpu.devices.abandoned import Abandoned
 from sanderling.errors import DelegateError, FallbackWarning
@@ -86,6 +87,17 @@ class Case:
         expected = self.model.compile(["reference"]).run({"x": self.x})
         for name, answer in expected.items():
             np.testing.assert_allclose(self.outputs[name], answer, atol=1e-4)
+
+
+def test_what_a_device_does_at_best_is_not_waited_for_without_end(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`inspect` and `profile` measure it."""
+    monkeypatch.setattr(peaks, "TIMEOUT", LATE)
+    device.cl.is_to_shut = True
+    with pytest.raises(DelegateError, match=r"did not finish a run within 0\.2 s"):
+        bounded(lambda: peaks.peaks_of(device, refresh=True))
+    assert device.is_lost
 
 
 def bounded(run: Callable[[], Any]) -> None:

@@ -74,7 +74,8 @@ class Device(ABC):
 
     offers: Offers
     dialect: type
-    is_lost: bool = False  # a run did not end: whatever is asked of it from then on fails at once
+    # A run did not end, or took others' work with it: whatever is asked from then on fails at once.
+    is_lost: bool = False
 
     @abstractmethod
     def allocate(self, nbytes: int, storage: Storage = BUFFER) -> Any:
