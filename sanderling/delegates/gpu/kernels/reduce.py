@@ -73,7 +73,7 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
             if mean:
                 total = k.let(found)
                 found = total // count if total.kind == INT else total * (1.0 / count)
-            found = _narrowed(k, found)
+            found = narrowed(k, found)
             s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
 
     return emit
@@ -94,7 +94,7 @@ def _reduce_vectors(
     reduction: Reduction,
 ) -> Value:  # fmt: skip
     k = s.k
-    kind = _wide(x)
+    kind = wide(x)
     start = reduction.first(kind)
     total = k.var(k.value(start, kind).splat(4), "a")
     with ExitStack() as loops:
@@ -107,26 +107,26 @@ def _reduce_vectors(
     return total
 
 
-def _wide(x: View) -> str:
+def wide(x: View) -> str:
     """The kind of a sum: floats are added up in 32 bits, for 16 hold no more than 65504."""
     kind = x.argument.storage.kind
     return REAL if kind == FLOAT else kind
 
 
-def _narrowed(k: Kernel, total: Value) -> Value:
+def narrowed(k: Kernel, total: Value) -> Value:
     """A sum as the kernel's values are."""
     return k.cast(total, FLOAT) if total.kind == REAL else total
 
 
 def reduce_row(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
     """Over the last dimension too, as the kernel's values are."""
-    return s.k.let(_narrowed(s.k, _row_total(s, x, full, reduction)))
+    return s.k.let(narrowed(s.k, _row_total(s, x, full, reduction)))
 
 
 def _row_total(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
     """Vectors first, then their lanes."""
     k, channels = s.k, x.shape[-1]
-    kind = _wide(x)
+    kind = wide(x)
     start = reduction.first(kind)
     total = k.var(k.value(start, kind).splat(4), "a")
     with ExitStack() as loops:
