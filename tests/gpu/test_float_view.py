@@ -143,6 +143,32 @@ def test_weights_of_a_dynamic_range_are_floats_on_the_device() -> None:
     np.testing.assert_allclose(found, given @ (codes.T * np.float32(0.01)), atol=1e-5)
 
 
+def _lookup(dtype: DType, ids: Array | None) -> Graph:
+    quant = Quant.of([0.1], [7]) if dtype is DType.INT8 else None
+    graph = Graph()
+    table = graph.input("table", dtype, (4, 8), quant=quant)
+    where = (
+        graph.input("ids", DType.INT32, (1,))
+        if ids is None
+        else graph.constant("ids", ids, DType.INT32)
+    )
+    graph.outputs = [graph.tensor("y", dtype, (1, 8), quant=quant)]
+    graph.add("GATHER", [table, where], graph.outputs, axis=0, batch_dims=0)
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [DType.INT8, DType.INT32])
+def test_codes_and_whole_numbers_have_no_nan_for_an_index_that_leaves_its_input(
+    dtype: DType,
+) -> None:
+    (op,) = _lookup(dtype, None).ops
+    assert gpu().refuses(op) == "indices of whole numbers must be constant"
+    (op,) = _lookup(dtype, np.array([3], np.int32)).ops
+    assert gpu().refuses(op) is None
+    (op,) = _lookup(DType.FLOAT32, None).ops
+    assert gpu().refuses(op) is None
+
+
 def test_an_index_that_leaves_its_input_gives_nan() -> None:
     """A device cannot stop and tell; but it does not read what is not there."""
     graph = Graph()
