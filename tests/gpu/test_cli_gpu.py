@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,23 @@ def test_benchmark_model_says_what_tensorflow_lite_says(
     assert "completely executed by the delegate." in whole and "WARNING" not in whole
     alone = call("benchmark_model", f"--graph={F32}", *QUICK[:-1], flags[-2]).stdout
     assert "--delegate_serialize_dir has no effect without --use_gpu=true" in alone
+
+
+def test_the_tools_own_default_is_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag table has it, and a delegate's own default is another."""
+    asked: list[object] = []
+    compiles = GpuDelegate.compile
+
+    def told(self: GpuDelegate, *about: Any) -> Any:
+        asked.append(self.chosen.get("is_precision_loss_allowed"))
+        return compiles(self, *about)
+
+    monkeypatch.setattr(GpuDelegate, "compile", told)
+    call("benchmark_model", f"--graph={F32}", *QUICK)
+    call("benchmark_model", f"--graph={F32}", *QUICK, "--gpu_precision_loss_allowed=false")
+    call("diff", F32, "--use_gpu=true", "--runs", 1)
+    call("diff", F32, "--delegate", "gpu", "--runs", 1)
+    assert [v for v, _ in groupby(asked)] == [True, False, True, None]
 
 
 def test_benchmark_model_refuses_what_is_not_there() -> None:
