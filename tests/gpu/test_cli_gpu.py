@@ -22,7 +22,7 @@ from sanderling import DelegateError, FallbackWarning
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device
 from sanderling.delegates.gpu.executable import GpuExecutable
-from sanderling.errors import CacheWarning
+from sanderling.errors import CacheWarning, UnsupportedError
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.litert.compiled_model import CompiledModel, GpuOptions, Options
 from sanderling.litert.hardware_accelerator import HardwareAccelerator
@@ -384,6 +384,19 @@ def test_a_processor_is_no_gpu_beside_the_cpu() -> None:
     with pytest.warns(FallbackWarning, match="the only device is the processor itself"):
         model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU)
     assert model.ops_by_delegate() == {"cpu": 5}
+
+
+def test_an_option_that_changes_answers_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hints are; LiteRT's own accelerator has the option, if it is here."""
+    monkeypatch.setattr("sanderling.litert.accelerators.GPUS", ("gpu",))
+    with pytest.raises(UnsupportedError, match="'gpu' does not cap infinite floats"):
+        compiled(HardwareAccelerator.GPU, infinite_float_capping=True)
+    with pytest.warns(FallbackWarning, match="'gpu' does not cap infinite floats"):
+        model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU,
+                         infinite_float_capping=True)  # fmt: skip
+    assert model.ops_by_delegate() == {"cpu": 5}
+    hints = {"benchmark_mode": True, "constant_tensor_sharing": True}
+    assert compiled(HardwareAccelerator.GPU, **hints).ops_by_delegate() == {"gpu": 5}
 
 
 def test_precision_loss_is_allowed_as_in_litert() -> None:
