@@ -109,7 +109,7 @@ def test_a_run_that_was_given_up_writes_to_no_array_of_the_caller(
     shares: bool, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shares:
-        monkeypatch.setattr(device, "share", lambda data: None)
+        monkeypatch.setattr(device, "share", lambda *about, **more: None)
     case = Case(device).warm()
     device.cl.is_to_shut = True
     case.x[:] += 1
@@ -129,7 +129,7 @@ def test_the_timeout_holds_behind_the_work_of_another_session(
     shares: bool, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shares:
-        monkeypatch.setattr(device, "share", lambda data: None)
+        monkeypatch.setattr(device, "share", lambda *about, **more: None)
     case = Case(device).warm()
     device.cl.shut(device._queue)
     begin = time.monotonic()

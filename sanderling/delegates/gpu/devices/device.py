@@ -149,9 +149,9 @@ class Device(ABC):
         """Programs from what binaries() gave."""
         raise NotImplementedError
 
-    def share(self, data: Array) -> Any | None:
-        """Memory that is this array's own, for programs to read. Default None: the device has no
-        part in the host's."""
+    def share(self, data: Array, rewritten: bool = False) -> Any | None:
+        """Memory that is this array's own, for programs to read. rewritten: by the host, between
+        runs. Default None: the device has no part in the host's."""
         return None
 
     def give(self, memory: Any) -> None:  # noqa: B027

@@ -29,6 +29,8 @@ from .pocl import check_room, name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
+# Where else drivers use the host's memory itself: from the start of a page on, whole cache lines.
+PAGE, LINE = 4096, 64
 # Between two looks at a queue that somebody waits for: nothing at first, for a sleep is no shorter
 # than a small model; then a share of what has passed, and at most.
 AWAKE, LOOK_SHARE, LOOK_SECONDS = 0.0005, 0.02, 0.005
@@ -212,10 +214,12 @@ class OpenClDevice(Device):
         wide = {"f32": kinds.FLOAT, "f16": kinds.HALF_FLOAT, "i32": kinds.SIGNED_INT32}
         return self.cl.ImageFormat(self.cl.channel_order.RGBA, wide[storage.element])
 
-    def share(self, data: Array) -> Any | None:
+    def share(self, data: Array, rewritten: bool = False) -> Any | None:
         """The buffer keeps the array. None where the driver would copy it, or cannot have it."""
         usable = data.nbytes and data.flags.writeable and data.ctypes.data % SHARED_ALIGNMENT == 0
         if not (self.offers.shares_memory and usable):
+            return None
+        if rewritten and not self._uses_itself(data):
             return None
         flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.USE_HOST_PTR
         try:
@@ -223,12 +227,18 @@ class OpenClDevice(Device):
         except self.cl.Error:
             return None
 
+    def _uses_itself(self, data: Array) -> bool:
+        """Whether kernels read the array where it is. A driver that keeps a copy may put that back
+        over what the host wrote since."""
+        whole = data.ctypes.data % PAGE == 0 and data.nbytes % LINE == 0
+        return whole or "PoCL" in self.offers.platform
+
     def give(self, memory: Any) -> None:
         """Shared memory is the host's between a map and its end, which is when caches are seen
-        to; where they are one, this is two calls."""
+        to; where they are one, this is two calls. What the device has of it is worth nothing."""
         with self._failing("does not hand over its memory"):
-            queue = self.queue
-            mapped, _ = self._mapped(queue, memory, self.cl.map_flags.WRITE, memory.size)
+            queue, flags = self.queue, self.cl.map_flags.WRITE_INVALIDATE_REGION
+            mapped, _ = self._mapped(queue, memory, flags, memory.size)
             mapped.base.release(queue)
 
     def _mapped(self, queue: Any, memory: Any, flags: int, nbytes: int) -> tuple[Any, Any]:
