@@ -22,6 +22,7 @@ from sanderling import DelegateError, FallbackWarning
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device
 from sanderling.delegates.gpu.executable import GpuExecutable
+from sanderling.delegates.gpu.peaks import Peaks
 from sanderling.errors import CacheWarning, UnsupportedError
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.litert.compiled_model import CompiledModel, GpuOptions, Options
@@ -213,6 +214,25 @@ def test_inspect_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "it has no kernel" in text and "only because ops are refused" in text
     assert "the CPU alone would be faster; `sanderling bench --sweep` measures it" in text
     assert "5 channels cost what 8 do" in text and "RGBX" in text
+
+
+def test_the_estimate_is_of_the_parts_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the bytes, and the device's own peak for halves; codes become floats there."""
+    device = DEVICE.device()
+    known = Peaks({"f32": 1e6, "f16": 4e6}, 1e9, 1e9, 0.0, 1e9)
+    monkeypatch.setattr("sanderling.delegates.gpu.peaks.peaks_of", lambda *about: known)
+    monkeypatch.setattr(device, "offers", replace(device.offers, half=True))
+
+    def kernels(model: str, delegate: str) -> float:
+        (record,) = answer("inspect", model, "--delegate", delegate)["delegates"]
+        return record["estimate"]["kernels"]
+
+    whole, kept, half = (kernels(F32, f"gpu:precision={p}") for p in ("f32", "f32_f16", "f16"))
+    assert half == pytest.approx(whole / 4, rel=0.05) and half < kept <= whole
+    slow = replace(known, peaks={"f32": 1e12, "f16": 1e12})
+    monkeypatch.setattr("sanderling.delegates.gpu.peaks.peaks_of", lambda *about: slow)
+    assert kernels(F32, "gpu:precision=f32_f16") == pytest.approx(kernels(F32, "gpu") / 2)
+    assert kernels(INT8, "gpu") == pytest.approx(kernels(F32, "gpu"), rel=0.3)
 
 
 def test_inspect_names_a_rewrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
