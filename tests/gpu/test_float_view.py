@@ -115,6 +115,33 @@ def test_codes_are_rounded_as_the_cpu_does() -> None:
         np.testing.assert_array_equal(codes, wanted, err_msg=name)
 
 
+# Scales of two operands and the result: an operand's share of the larger one is rounded twice.
+SCALES = [
+    (0.05, 0.3, 0.4), (3.7, 2.2, 6.0), (0.02, 0.019, 0.04), (0.001, 0.3, 0.25), (0.1, 0.1, 0.2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["ADD", "SUB"])
+def test_sums_of_all_pairs_of_codes(name: str) -> None:
+    graph, codes = Graph(), np.arange(-128, 128).astype(np.int8)
+    given: dict[str, Array] = {}
+    for number, scales in enumerate(SCALES):
+        a, b = (
+            graph.input(f"{side}{number}", DType.INT8, shape, quant=Quant.of([scale], [zero]))
+            for side, shape, scale, zero in zip(
+                "ab", ((256, 1), (1, 256)), scales, (-128, 9), strict=False
+            )
+        )
+        given |= {a.name: codes[:, None], b.name: codes[None]}
+        quant = Quant.of([scales[2]], [-3])
+        graph.outputs.append(graph.tensor(f"y{number}", DType.INT8, (256, 256), quant=quant))
+        graph.add(name, [a, b], graph.outputs[-1:])
+    model = Model([graph])
+    found = model.compile([gpu()], require_full_delegation=True).run(given)
+    for key, wanted in model.compile(["reference"]).run(given).items():
+        np.testing.assert_array_equal(found[key], wanted, err_msg=str(SCALES[int(key[1:])]))
+
+
 def test_without_quantized_the_ops_are_refused() -> None:
     ops = _net(0.1).main.ops
     reasons = [gpu(quantized=False).refuses(op) for op in ops]

@@ -84,10 +84,11 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of codes: of each operand, its share of twice the larger scale; the factor from there
-    to units of the result, and to how many parts of a unit it is rounded first."""
+    """A sum of codes: of each operand, its share of twice the larger scale, and to how many parts
+    of a step it is rounded first; the factor from there to units of the result, and to how many
+    parts of a unit that is rounded first."""
 
-    shares: tuple[float, float]
+    shares: tuple[tuple[float, float], tuple[float, float]]
     sign: float
     factor: float
     finer: float
@@ -272,9 +273,9 @@ def _sum(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
     return Rewritten(_units_of(graph, op, twins), {"sum": found}, name=ADD_UNITS)
 
 
-def _multiplied(share: float) -> float:
+def _multiplied(share: float) -> tuple[float, float]:
     m, shift = quantize_multiplier(share)
-    return float(m) * 2.0 ** (float(shift) - 31)
+    return float(m) * 2.0 ** (float(shift) - 31), 2.0 ** -float(shift)
 
 
 def _weight_units(op: Op, weights: Tensor) -> Array:
