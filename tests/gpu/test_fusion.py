@@ -211,6 +211,29 @@ def test_no_kernel_reads_more_than_a_device_takes(name: str) -> None:
     assert max(len(call.arguments) for call in step.executable.recipe.calls) <= 9
 
 
+@pytest.mark.parametrize("name", ["SUM", "REDUCE_MAX", "REDUCE_ALL"])
+@pytest.mark.parametrize("precision", ["f32", "f32_f16"])
+def test_no_item_reads_a_whole_picture(name: str, precision: str) -> None:
+    graph, shape = Graph(), (1, 90, 100, 6)
+    is_truth = name == "REDUCE_ALL"
+    kind = DType.BOOL if is_truth else DType.FLOAT32
+    x, axes = graph.input("x", kind, shape), graph.constant("axes", [1, 2, 3], DType.INT32)
+    y = graph.tensor("y", kind, (1,))
+    graph.add(name, [x, axes], [y], keep_dims=False)
+    graph.outputs = [graph.tensor("z", kind, (1,))]
+    graph.add("LOGICAL_NOT" if is_truth else "NEG", [y], graph.outputs)
+    model, delegate = Model([graph]), GpuDelegate(precision=precision)
+    given: Array = np.ones(shape, kind.numpy)
+    given[0, 50, 60, 5] = 0 if is_truth else 2
+    session = model.compile([delegate], require_full_delegation=True)
+    expected = model.compile(["reference"]).run({"x": given})["z"]
+    np.testing.assert_allclose(session.run({"x": given})["z"], expected, rtol=1e-3)
+    (step,) = session.plan().steps
+    assert isinstance(step.executable, GpuExecutable)
+    sizes = [call.size for call in step.executable.recipe.calls if call.name == "reduce"]
+    assert sizes == [(2, 1, 90), (1, 1, 1)]
+
+
 def test_borders_that_are_the_same_tensor() -> None:
     """An input that is an output, and an output that is there twice, have their own memory."""
     net = Net()
