@@ -95,6 +95,9 @@ MIDDLES = {
     "a resize in steps of 1/1024": case(
         "RESIZE_BILINEAR", i8(1, 6, 7, 16, scale=0.26, zp=5), const([13, 23], "i32"),
         out=[i8(scale=0.26, zp=5)]),
+    "halves of a mean over nothing": case(
+        "MEAN", i8(3, 40, scale=0.1, zp=-3), const(np.zeros(0, np.int32), "i32"),
+        out=[i8(scale=0.2, zp=5)], keep_dims=False),
     "a mean of four": case(
         "AVERAGE_POOL_2D", u8(1, 8, 8, 16, scale=0.1, zp=77), out=[u8(scale=0.1, zp=77)],
         padding="VALID", stride_h=2, stride_w=2, filter_height=2, filter_width=2),

@@ -87,7 +87,7 @@ def simulator(op: Op) -> Expr:
         Const(float(v[0]), DType.FLOAT32) if v.size == 1 else Input(next(more), DType.FLOAT32)
         for v in rounding.numbers
     )
-    x, twice = Input(0, DType.FLOAT32), rounding.finer.max() > 1
+    x, twice = Input(0, DType.FLOAT32), rounding.finer.max() > 1 or rounding.again
     if not rounding.exact:
         found = X.floor(x * factor * finer + 0.5) / finer if twice else x * factor
         return _bounded(_away(found, rounding.origin), rounding.low, rounding.high)
