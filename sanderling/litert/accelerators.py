@@ -71,6 +71,9 @@ def _gpu(options: Options) -> Delegate:
         if found is None:
             problems.append(problem)
             continue
+        if lacking := _lacking(found, options.gpu_options):
+            problems.append(lacking)
+            continue
         if software := _software(found, options):
             problems.append(software)
             break
@@ -80,6 +83,14 @@ def _gpu(options: Options) -> Delegate:
         where="HardwareAccelerator.GPU",
         fix="GPU | CPU lets the CPU run the model",
     )
+
+
+def _lacking(found: Delegate, options: GpuOptions) -> str:
+    """The only option that changes answers and that a delegate may not have; others are hints of
+    how LiteRT's accelerator is to run (docs/compiled-model.md)."""
+    if not options.infinite_float_capping or "infinite_float_capping" in found.options:
+        return ""
+    return f"the delegate '{found.name}' does not cap infinite floats (infinite_float_capping)"
 
 
 def _software(found: Delegate, options: Options) -> str:

@@ -482,7 +482,7 @@ def _about_device(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> Reco
     try:
         found["remarks"] = _remarks(graph, parts, gpu)
         with waiting("measuring the device and one core (once; the result is kept)"):
-            made = estimate(gpu.device(), parts, gpu.name)
+            made = estimate(parts, gpu)
         return found | {"estimate": made.to_json() | {"text": made.text}}
     except (DelegateError, UnsupportedError) as error:  # a device that builds or runs nothing
         return found | {"remarks": [f"nothing can be measured: {error.what}"]}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -94,6 +96,38 @@ def test_spaces_that_are_too_large_are_cut() -> None:
         ((80, 0, 40), (5, 1, 20)), ((80, 0, 60), (5, 1, 10)),
     ]  # fmt: skip
     assert chunks((100, 1, 70), (4, 1, 1), 20) == expected
+
+
+class Queue:
+    """Of a device that takes no memory called `bad`."""
+
+    def __init__(self) -> None:
+        self.written: list[object] = []
+
+    def write_buffer(self, memory: object, offset: int, data: object) -> None:
+        if memory == "bad":
+            raise RuntimeError("it is not valid")
+        self.written.append(memory)
+
+    def read_buffer(self, memory: object, offset: int, size: int) -> bytes:
+        return bytes(size)
+
+
+def test_work_that_was_lost_is_not_answered_with_older_results() -> None:
+    """Another session's work is submitted together with this one's, and whoever waits first is told
+    what failed."""
+    device: Any = object.__new__(WebGpuDevice)
+    device.offers, device.wgpu = OFFERS, SimpleNamespace(GPUError=OSError)
+    device._opened, device._is_foreign, device._work = SimpleNamespace(queue=Queue()), False, []
+    device._lock, device._adding = threading.RLock(), threading.Lock()
+    data = np.ones(4, np.float32)
+    for memory in ("own", "bad", "another's"):
+        device.write(memory, data)
+    with pytest.raises(DelegateError, match="it is not valid"):
+        device.read([("own", data)], 10.0)
+    assert device._opened.queue.written == ["own"]
+    with pytest.raises(DelegateError, match="was given up after a run that did not end or failed"):
+        device.read([("another's", data)], 10.0)
 
 
 # -- on a device ----------------------------------------------------------------------------------

@@ -208,10 +208,7 @@ class Trial:
         return self._builds[precision, exact]
 
     def _build(self, precision: str, exact: frozenset[int]) -> Build:
-        part, device = self.part, self.device
-        own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
-        # Buffers can be read and written by steps; the form of memory changes no number.
-        lowered = lower(own, device.offers.in_form("buffer"), device.dialect, precision, exact)
+        device, lowered = self.device, self.lowered(precision, exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
         made.timeout = self.timeout or made.timeout
@@ -221,6 +218,15 @@ class Trial:
             if values:
                 found.values[place] = values
         return found
+
+    def lowered(self, precision: str, exact: frozenset[int] = frozenset()) -> Lowered:
+        """In 32 bits codes are rounded as in 16, since otherwise other ops stand for them: places
+        in Lowered.makers mean the same in both."""
+        part, device = self.part, self.device
+        own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
+        # Buffers can be read and written by steps; the form of memory changes no number.
+        offers, twice = device.offers.in_form("buffer"), self.half != "f16"
+        return lower(own, offers, device.dialect, precision, exact, twice)
 
     # -- runs -------------------------------------------------------------------------------------
 

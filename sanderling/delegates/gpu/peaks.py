@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...store import Store
-from .devices.device import Device
+from .devices.device import TIMEOUT, Device
 from .language import KernelText, Storage
 from .recipe import Call
 
@@ -113,12 +113,14 @@ def _launch(
 
 
 def _fastest(launch: Callable[[], Any], device: Device) -> float:
+    """Waited for as a run is, so that a device that hangs is given up."""
     times = []
-    for _ in range(RUNS + 1):  # some drivers compile at the first launch
-        begin = time.perf_counter()
-        launch()
-        device.finish()
-        times.append(time.perf_counter() - begin)
+    with device.keeping(launch):
+        for _ in range(RUNS + 1):  # some drivers compile at the first launch
+            begin = time.perf_counter()
+            launch()
+            device.wait(TIMEOUT)
+            times.append(time.perf_counter() - begin)
     return min(times[1:])
 
 
@@ -128,7 +130,8 @@ def _crossing(device: Device) -> float:
     times = []
     for _ in range(RUNS):
         begin = time.perf_counter()
-        device.write(memory, data)
-        device.read([(memory, data)])
+        with device.keeping(memory, data) as kept:
+            kept.append(device.write(memory, data))
+            device.read([(memory, data)])
         times.append(time.perf_counter() - begin)
     return 2 * data.nbytes / min(times)

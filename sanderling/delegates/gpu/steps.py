@@ -290,11 +290,12 @@ class Writer:
         self._exact, self._home, self._most = exact, home, most_vectors
         self.steps: list[Step] = []
         self.scratch: list[Tensor] = []
+        self._wide: set[Tensor] = set()
 
     def storage_of(self, tensor: Tensor, node: Node | None = None) -> Storage:
         """How a tensor is kept. node: whose kernel asks, for tensors between its kernels."""
         own = tensor in self.scratch and node is not None and self._is_exact(node)
-        exact = own or self._home(tensor) in self._exact
+        exact = own or tensor in self._wide or self._home(tensor) in self._exact
         floats = self._fitting(self.tensors, layout.vectors(tensor.shape))
         return layout.storage_of(tensor, _in_float(floats) if exact else floats)
 
@@ -315,12 +316,18 @@ class Writer:
     @contextmanager
     def kernel(self, name: str, node: Node) -> Iterator[StepWriter]:
         """A kernel, which is a step once it has been written."""
-        s = StepWriter(self, name, node, node in self._half)
+        s = StepWriter(self, name, node, self.is_half(node))
         yield s
         self.steps.append(Step(name, s.k.source(), s.k, s.memory, node, s.k.size, s.macs, s.half))
 
-    def temporary(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor between the kernels of one node."""
+    def temporary(self, name: str, shape: Sequence[int], wide: bool = False) -> Tensor:
+        """A tensor between the kernels of one node. wide: it is kept in 32 bits whatever others
+        are."""
         made = Tensor(name, DType.FLOAT32, tuple(shape))
         self.scratch.append(made)
+        self._wide.update([made] if wide else [])
         return made
+
+    def is_half(self, node: Node) -> bool:
+        """Whether its floats are computed in 16 bits."""
+        return node in self._half

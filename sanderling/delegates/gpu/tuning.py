@@ -1,8 +1,8 @@
 """Work-group sizes: those of the device's class, or the fastest of some that are tried.
 
-TensorFlow Lite's words: `fast_single_answer` takes the table's sizes (and no special kernels, which
-would have to be built), `sustained_speed` tries many of every kernel, and `balanced` tries some of
-the costliest, for a second. What was found is kept with the programs.
+TensorFlow Lite's words: `fast_single_answer`, the default, takes the table's sizes,
+`sustained_speed` tries many of every kernel, and `balanced` tries some of the costliest, for a
+second. What was found is kept with the programs.
 """
 
 from __future__ import annotations

@@ -50,6 +50,8 @@ PROVIDERS = (
              "platform.", "xnnpack_"),
 )  # fmt: skip
 EXTERNAL = "external_delegate_path"
+# By the flag that applies a delegate: one whose default in the tool is not the delegate's own.
+TOOLS_OWN = {"use_gpu": "gpu_precision_loss_allowed"}
 SERIALIZE = ("delegate_serialize_dir", "delegate_serialize_token")
 # Flags that are options of the engines which stand for a delegate: the option, and its value, None
 # where the engine's own holds.
@@ -111,7 +113,13 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     if delegate.name != provider.flag.removeprefix("use_"):
         why = "".join(f" ({problem})" for problem in problems)
         found.said.append(f"The {delegate.name} delegate takes the part of {provider.title}{why}")
-    found.applied.append(Applied(provider.title, with_flags(delegate, values)))
+    found.applied.append(Applied(provider.title, with_flags(delegate, _completed(values))))
+
+
+def _completed(values: Values) -> Values:
+    """The flags with those that mean something to a delegate though they were not set."""
+    more = {name: values[name] for flag, name in TOOLS_OWN.items() if values.on(flag)}
+    return Values({**values.given, **more})
 
 
 def stand_in(provider: Provider) -> tuple[Delegate | None, list[str]]:
@@ -155,12 +163,12 @@ def _options(delegate: Delegate, flags: Mapping[str, Value]) -> dict[str, Value]
 
 
 def carried(values: Values) -> tuple[tuple[str, Value], ...]:
-    """The flags that were set and that a session or its delegates keep: what a setting has."""
+    """The flags that a session or its delegates keep: what a setting has."""
     families = [p.family for p in PROVIDERS if p.family]
     kept = {*LIMITS, "disable_delegate_clustering", "require_full_delegation"}
     return tuple(
         (name, value)
-        for name, value in values.given.items()
+        for name, value in _completed(values).given.items()
         if name in kept or name in SERIALIZE or any(family in name for family in families)
     )
 

@@ -338,12 +338,17 @@ class WebGpuDevice(Device):
             self._work.append(work)
 
     def _submit(self, device: Any) -> None:
-        """All that was collected since the last time."""
+        """All that was collected since the last time, of all threads. What fails takes the rest
+        with it, and their memory would still answer them with what an earlier run left there."""
         with self._adding:
             work, self._work = self._work, []
-        for kind, pieces in groupby(work, type):
-            submit = self._submit_launches if kind is Launch else self._submit_writes
-            submit(device, pieces)
+        try:
+            for kind, pieces in groupby(work, type):
+                submit = self._submit_launches if kind is Launch else self._submit_writes
+                submit(device, pieces)
+        except BaseException:
+            self.is_lost = True
+            raise
 
     def _submit_writes(self, device: Any, writes: Iterable[Any]) -> None:
         for each in writes:

@@ -19,7 +19,7 @@ from ....ops.fixed import ACTIVATION_BOUNDS
 from ....ops.lstm import ONE_CELL
 from ....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT
 from .. import layout
-from ..language import Value
+from ..language import FLOAT, REAL, Value
 from ..passes.float_view import CELL_CODES, CellCodes
 from ..passes.stored import is_codes
 from ..render import render_value
@@ -225,7 +225,8 @@ class Gates:
         if scale is None or start is None:
             return total
         k, (mean, inverse) = self.s.k, self._moments(gate)
-        return k.let((total - mean) * inverse * scale + start)
+        moved = k.cast((k.cast(total, REAL) - mean) * inverse, FLOAT)
+        return k.let(moved * scale + start)
 
     def _raw(self, gate: int, column: Value) -> Value:
         k, number = self.s.k, self.cell.gates.index(gate)
@@ -243,11 +244,12 @@ class Gates:
         return mean, k.let(k.call("rsqrt", variance + EPSILON)).splat(4)
 
     def _sum(self, gate: int, mean: Value | None) -> Value:
-        """The sum of the gate's sums, or of the squares of what they differ from their mean."""
+        """The sum of the gate's sums, or of the squares of what they differ from their mean; in 32
+        bits."""
         k = self.s.k
-        total = k.var(k.zero(), "a")
+        total = k.var(k.zero(kind=REAL), "a")
         with k.loop(0, self.cell.slices, hint="c") as c:
-            x = self._raw(gate, c)
+            x = k.let(k.cast(self._raw(gate, c), REAL))
             x = x if mean is None else k.let(x - mean)
             term = x if mean is None else k.let(x * x)
             k.assign(total, total + self.s.valid(c, term, self.cell.cells))
