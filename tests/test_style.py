@@ -19,11 +19,6 @@ import sanderling
 HOUSE = Path(sanderling.__file__).parent.parent
 FOLDERS = ("sanderling", "tests", "benchmarks", "scripts", "examples")
 FILES = sorted(path for name in FOLDERS for path in (HOUSE / name).rglob("*.py"))
-# Folders that are not yet mended; there should be none.
-UNMENDED = tuple(
-    f"sanderling/delegates/cpu/{name}"
-    for name in ("isa/", "kernels/epilogue/", "kernels/products/")
-)
 # Begins no sentence and no name of a thing: a reader would have to look for what it belongs to.
 FRAGMENT = re.compile(r"(Of|That of|Those|and|Whose)\b")
 # Modules that are called as one of the standard library, which is not what readers then look for.
@@ -40,9 +35,6 @@ TABLES = ("parametrize", "rows", "frozenset")
 
 def place(path: Path) -> str:
     return path.relative_to(HOUSE).as_posix()
-
-
-MENDED = [path for path in FILES if not place(path).startswith(UNMENDED)]
 
 
 def fragments(text: str) -> list[str]:
@@ -79,14 +71,14 @@ def is_table(node: ast.expr) -> bool:
     return isinstance(node, LITERALS)
 
 
-@pytest.mark.parametrize("path", MENDED, ids=place)
+@pytest.mark.parametrize("path", FILES, ids=place)
 def test_docstrings_stand_on_their_own(path: Path) -> None:
     if place(path).startswith("sanderling/"):
         found = fragments(path.read_text("utf-8"))
         assert not found, f"begin with a noun: the docstrings of {', '.join(found)} in {path}"
 
 
-@pytest.mark.parametrize("path", MENDED, ids=place)
+@pytest.mark.parametrize("path", FILES, ids=place)
 def test_the_formatter_skips_tables_only(path: Path) -> None:
     found = skips(path.read_text("utf-8"))
     assert not found, f"take `# fmt: skip` away and format: lines {found} of {path}"
@@ -97,7 +89,7 @@ def test_no_module_is_called_as_one_of_the_standard_library() -> None:
         place(path)
         for path in (HOUSE / "sanderling").rglob("*.py")
         for name in [path.parent.name if path.name == "__init__.py" else path.stem]
-        if name in sys.stdlib_module_names and not place(path).startswith(UNMENDED)
+        if name in sys.stdlib_module_names
     }
     assert found == set(NAMESAKES), "find another name, or say here why it has this one"
 

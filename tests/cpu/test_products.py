@@ -300,8 +300,8 @@ WINOGRAD: list[tuple[tuple[int, ...], int, str]] = [
 def _winograd(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take this form, whatever it costs."""
     form = winograd.form(m)
-    plan = lambda target, w, n, plain, kind: winograd.plan_for(target, w, n, form, kind)[1]  # noqa: E731
-    monkeypatch.setattr("sanderling.delegates.cpu.kernels.products.conv.choose_plan", plan)
+    plan = lambda target, w, n, plain, kind: winograd.blocking_for(target, w, n, form, kind)[1]  # noqa: E731
+    monkeypatch.setattr("sanderling.delegates.cpu.kernels.products.conv.choose_blocking", plan)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)
@@ -411,7 +411,7 @@ def test_winograd_is_taken_where_it_pays() -> None:
 
     def taken(size: int, channels: int, units: int) -> int | None:
         w = Window(1, size, size, channels, size, size, (3, 3), pad=(1, 1))
-        plan = winograd.choose_plan(target, w, units, plain_cycles(target, w, units))
+        plan = winograd.choose_blocking(target, w, units, plain_cycles(target, w, units))
         return None if plan is None else plan.form.m
 
     assert [taken(56, 64, 64), taken(14, 64, 512), taken(4, 512, 512)] == [4, 2, None]

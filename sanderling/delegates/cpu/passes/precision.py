@@ -14,7 +14,7 @@ from ....ir import DType, Graph, Op, Tensor
 from ..dialect.chains import BEFORE, parts
 from ..dialect.fused import BF16, Fused, Inputs, either, fuse, operator
 from ..isa.targets import Target
-from ..kernels.products.conv import is_bf16, winograd_plan
+from ..kernels.products.conv import is_bf16, winograd_blocking
 from ..kernels.products.cores import BfloatCore
 from ..table import operators_fusing
 
@@ -60,7 +60,7 @@ def _is_better_off(op: Op, target: Target) -> bool:
     """Fewer products in float32 can be faster than all of them in bf16."""
     if Fused.of(op).zeros:
         return True
-    return operator(op) == "CONV_2D" and winograd_plan(op, target, BfloatCore()) is not None
+    return operator(op) == "CONV_2D" and winograd_blocking(op, target, BfloatCore()) is not None
 
 
 def _writes(op: Op) -> bool:

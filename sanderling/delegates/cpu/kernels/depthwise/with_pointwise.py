@@ -24,7 +24,7 @@ from ...dialect.chains import BEFORE, BEHIND, BOTH, chained, has_residual, parts
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
 from ..products.conv import arithmetic
-from ..products.gemm import Operands, Product, plan_product, walk
+from ..products.gemm import Operands, Product, block_product, walk
 from ..products.packed_weights import columns, packed
 from ..products.sources import MARGIN, PackedRows
 from ..row import Kernel
@@ -155,7 +155,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
     kind = arithmetic(second, weights.reshape(len(weights), -1), k.target)
     lines = band(job.out[0], job.out[1] * job.channels * 4)
     size = Product(job.batch * job.out[0] // lines, lines * job.out[1], len(weights), job.channels)
-    plan = plan_product(k.target, kind.core, size, True, size.inner * job.channels * 4)
+    plan = block_product(k.target, kind.core, size, True, size.inner * job.channels * 4)
     plan = replace(plan, block=plan.per_line(size))
     runs = runs_for(first, job, k.target)
     shapes = choose_tiles(job, runs, k.target, lines)

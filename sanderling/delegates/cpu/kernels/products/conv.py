@@ -41,7 +41,7 @@ from .cores import (
 )
 from .dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from .dynamic_range import block_of, is_hybrid, is_symmetric, unfit_blocks
-from .gemm import Arithmetic, Operands, Product, estimate, plan_product, walk
+from .gemm import Arithmetic, Operands, Product, block_product, estimate, walk
 from .packed_weights import columns, weights_of
 from .rounding16 import refuses_words, word_rescale, word_rounding
 from .sources import (
@@ -61,9 +61,18 @@ from .sources import (
     pieces,
 )
 from .sparse import emit_sparse
-from .winograd import FLOATS, Words, choose_plan, emit_winograd, exact, fold, folded, suits
+from .winograd import (
+    FLOATS,
+    WinogradBlocking,
+    Words,
+    choose_blocking,
+    emit_winograd,
+    exact,
+    fold,
+    folded,
+    suits,
+)
 from .winograd import Kind as WinogradKind
-from .winograd import Plan as WinogradPlan
 
 F32_CORE = FloatCore()
 
@@ -94,7 +103,7 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     w = window(op, groups)
     n = weights.shape[0]
     matrix = weights.reshape(n, -1)
-    plan = None if is_bf16(op) or Fused.of(op).zeros else winograd_plan(op, k.target)
+    plan = None if is_bf16(op) or Fused.of(op).zeros else winograd_blocking(op, k.target)
     if plan is None:
         emit_product(k, op, matrix, w, groups)
         return
@@ -104,7 +113,7 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
         emit_winograd(k, op, kind, fold(filters) if plan.is_folded else filters, plan)
 
 
-def winograd_plan(op: Op, target: Target, core: Core | None = None) -> WinogradPlan | None:
+def winograd_blocking(op: Op, target: Target, core: Core | None = None) -> WinogradBlocking | None:
     """How a convolution takes fewer products, if that is faster than all of them with this core
     (default: its own)."""
     weights, x = op.operand(1).values, op.operand(0)
@@ -117,7 +126,7 @@ def winograd_plan(op: Op, target: Target, core: Core | None = None) -> WinogradP
         return None
     if core is None:
         core = F32_CORE if kind is FLOATS else core_for(x.dtype, target, real_weights(op), True)
-    return choose_plan(
+    return choose_blocking(
         target, small, len(weights), plain_cycles(target, w, len(weights), core), kind
     )
 
@@ -179,7 +188,7 @@ def _emit_product(
     if spread is not None and not isinstance(rows, LineRows):
         size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
         line_bytes = w.out_width * rows.stride
-    plan = plan_product(k.target, kind.core, size, rows.packs, line_bytes)
+    plan = block_product(k.target, kind.core, size, rows.packs, line_bytes)
     if isinstance(rows, LineRows) and w.batch > 1:  # a block's lines are of one image
         lines = max(
             d
@@ -411,7 +420,7 @@ def _integer(op: Op, weights: Array, target: Target, chains: bool, by_word: bool
 
 
 def _own_bounds(op: Op) -> tuple[int, int]:
-    """Of the product alone, before a residual is added: without its zero point."""
+    """The bounds of the product alone, before a residual is added: without its zero point."""
     zero = _inner(op)[1]
     low, high = op.outputs[0].dtype.bounds
     return low - zero, high - zero

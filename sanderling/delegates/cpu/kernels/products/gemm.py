@@ -352,7 +352,7 @@ def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     return cycles * size.outer * size.groups, tile
 
 
-def plan_product(
+def block_product(
     target: Target, core: Core, size: Product, packs: bool, line_bytes: int
 ) -> Blocking:
     """line_bytes: what a line of `inner` rows takes in memory."""

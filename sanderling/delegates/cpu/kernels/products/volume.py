@@ -20,7 +20,7 @@ from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..row import Kernel
 from .conv import Spread, arithmetic, refuses_product
-from .gemm import Operands, Product, plan_product, walk
+from .gemm import Operands, Product, block_product, walk
 from .packed_weights import columns, packed
 from .sources import DirectRows, PackedRows, Packer, RowSource, Window, copy_of, fill, packed_stride
 from .transposed import StridePhase, phases, refuses_phases
@@ -114,7 +114,7 @@ def emit_product(
     outer = 1 if spread is None else lines
     inner = v.batch * v.voxels // outer
     size = Product(outer, inner, len(weights), weights.shape[1])
-    plan = plan_product(k.target, kind.core, size, rows.packs, inner * rows.stride)
+    plan = block_product(k.target, kind.core, size, rows.packs, inner * rows.stride)
     at = Operands(
         k.constant(packed(kind, size, plan)),
         k.constant(columns(kind, size, plan)),

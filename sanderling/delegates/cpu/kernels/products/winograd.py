@@ -238,7 +238,7 @@ def _sum(e: Emitter, row: Array, values: Sequence[Value]) -> Value:
     return total
 
 
-# -- the plan ------------------------------------------------------------------------------------
+# -- the blocking ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WinogradBlocking:
     """How a convolution is cut: blocks of `lines` lines of tiles x groups of `group` panels."""
 
     kind: Kind
@@ -275,7 +275,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Of a product."""
+        """How many steps a product has."""
         return padded_depth(self.kind.core, self.window.channels) // self.kind.core.depth
 
     @property
@@ -333,8 +333,10 @@ def _apart(size: int) -> int:
 FLOATS = Floats()
 
 
-def plan_for(target: Target, w: Window, n: int, f: Form, kind: Kind = FLOATS) -> tuple[float, Plan]:
-    """A plan, and its estimated cycles."""
+def blocking_for(
+    target: Target, w: Window, n: int, f: Form, kind: Kind = FLOATS
+) -> tuple[float, WinogradBlocking]:
+    """A blocking, and its estimated cycles."""
     core, lanes = kind.core, target.lanes
     across, rows = math.ceil(w.out_width / f.m), w.batch * math.ceil(w.out_height / f.m)
     b_bytes = f.places * panel_bytes(core, w.channels, n)
@@ -350,22 +352,22 @@ def plan_for(target: Target, w: Window, n: int, f: Form, kind: Kind = FLOATS) ->
         tile = replace(tile, vectors=-(-tile.vectors // 2))
     panels = Panels(n, tile.vectors, tile.lanes)
     groups = min(panels.count, math.ceil(UNITS / blocks))
-    plan = Plan(kind, f, w, tile, panels, lines, math.ceil(panels.count / groups))
+    blocking = WinogradBlocking(kind, f, w, tile, panels, lines, math.ceil(panels.count / groups))
     moved = math.ceil(w.channels / channels_of(kind, lanes)) + panels.padded / lanes
     product = cycles * rows * across / last
     stream = blocks * b_bytes / f.places / (NEAR if b_bytes <= 2 * LARGE else FAR)
-    return f.places * (max(product, stream) + MOVE * rows * across * moved), plan
+    return f.places * (max(product, stream) + MOVE * rows * across * moved), blocking
 
 
-def choose_plan(
+def choose_blocking(
     target: Target, w: Window, n: int, plain: float, kind: Kind = FLOATS
-) -> Plan | None:
-    """The plan to take instead of a product that takes so many cycles, if there is one."""
+) -> WinogradBlocking | None:
+    """The blocking to take instead of a product that takes so many cycles, if there is one."""
     best = None
     for m in kind.forms:
-        cycles, plan = plan_for(target, w, n, form(m), kind)
+        cycles, blocking = blocking_for(target, w, n, form(m), kind)
         if cycles < kind.gain * plain:
-            best, plain = plan, cycles
+            best, plain = blocking, cycles
     return best
 
 
@@ -424,17 +426,17 @@ class Places:
 
 
 def emit_winograd(
-    k: StepEmitter, op: Op, arithmetic: Arithmetic, weights: Array, plan: Plan
+    k: StepEmitter, op: Op, arithmetic: Arithmetic, weights: Array, blocking: WinogradBlocking
 ) -> None:
     """weights: [N, 3, 3, C], without their zero point."""
-    w, f, epilogue = plan.window, plan.form, arithmetic.epilogue
+    w, f, epilogue = blocking.window, blocking.form, arithmetic.epilogue
     x, residual = op.operand(0), Inputs.of(op).residual
-    item, lanes = x.dtype.numpy.itemsize, plan.tile.lanes
-    a_bytes, c_bytes = f.places * plan.a_place, f.places * plan.c_place
+    item, lanes = x.dtype.numpy.itemsize, blocking.tile.lanes
+    a_bytes, c_bytes = f.places * blocking.a_place, f.places * blocking.c_place
     memory = k.scratch(a_bytes + c_bytes + 8 * f.places)
-    dense = epilogue.out_bytes * plan.panels.n
-    vectors = [(first, lanes) for first in range(0, plan.panels.padded, lanes)]
-    outside = w.channels + plan.runs.apart // item
+    dense = epilogue.out_bytes * blocking.panels.n
+    vectors = [(first, lanes) for first in range(0, blocking.panels.padded, lanes)]
+    outside = w.channels + blocking.runs.apart // item
     pitches = (
         k.pitch(x, item * w.step),
         k.pitch(op.outputs[0], dense),
@@ -442,7 +444,7 @@ def emit_winograd(
     )
     at = Places(
         k.ptr(x),
-        k.constant(f.weights(plan.kind, weights, plan.panels)),
+        k.constant(f.weights(blocking.kind, weights, blocking.panels)),
         k.constant(column_words(vectors, *arithmetic.columns)),
         k.constant(arithmetic.common),
         k.ptr(op.outputs[0]),
@@ -453,13 +455,13 @@ def emit_winograd(
         k.at(memory, a_bytes, I8),
         k.at(memory, a_bytes + c_bytes, I8),
     )
-    _Step(k, plan, epilogue, at, item, arithmetic.zero).walk()
+    _Step(k, blocking, epilogue, at, item, arithmetic.zero).walk()
 
 
 @dataclass(frozen=True)
 class _Step:
     k: StepEmitter
-    plan: Plan
+    blocking: WinogradBlocking
     epilogue: Epilogue
     at: Places
     item: int  # bytes of an input
@@ -467,24 +469,24 @@ class _Step:
 
     def walk(self) -> None:
         """A unit is a block of lines of tiles x a group of panels."""
-        k, plan = self.k, self.plan
-        rows = plan.window.batch * plan.down
-        blocks = math.ceil(rows / plan.lines)
-        groups = math.ceil(plan.panels.count / plan.group)
+        k, blocking = self.k, self.blocking
+        rows = blocking.window.batch * blocking.down
+        blocks = math.ceil(rows / blocking.lines)
+        groups = math.ceil(blocking.panels.count / blocking.group)
         begin, end = k.share(blocks * groups)
         with k.loop(begin, end, carry=[I64(-1)]) as (unit, (last,)):
             block, group = k.i64(k.div(unit, groups)), k.rem(unit, groups)
-            first = k.mul(block, plan.lines)
-            stop = k.min(k.add(first, plan.lines), rows)
+            first = k.mul(block, blocking.lines)
+            stop = k.min(k.add(first, blocking.lines), rows)
             with k.when(k.b.icmp_signed("!=", block, last)):
                 self._inputs(first, stop)
             self._panels(group, first, stop)
             k.carry([block])
 
     def _panels(self, group: Int, first: Int, stop: Int) -> None:
-        k, panels = self.k, self.plan.panels
-        begin = k.mul(group, self.plan.group)
-        end = k.min(k.add(begin, self.plan.group), panels.count)
+        k, panels = self.k, self.blocking.panels
+        begin = k.mul(group, self.blocking.group)
+        end = k.min(k.add(begin, self.blocking.group), panels.count)
         left = panels.n - (panels.count - 1) * panels.columns
         whole = panels.count - (left < panels.columns)
         if whole:
@@ -496,16 +498,16 @@ class _Step:
 
     def _inputs(self, first: Int, stop: Int) -> None:
         """Transform the inputs of a block's tiles."""
-        k, plan, at = self.k, self.plan, self.at
-        w, f = plan.window, plan.form
+        k, blocking, at = self.k, self.blocking, self.at
+        w, f = blocking.window, blocking.form
         pixel = at.pitches[0]
-        line = pixel * w.width * plan.runs.count
+        line = pixel * w.width * blocking.runs.count
         find = k.program.function(
             f"winograd_patch_f{f.m}", [PTR] * 3 + [I64] * 6, partial(_build_patch, n=f.n)
         )
         move = self._in_function()
-        with k.loop(first, stop) as row, k.loop(0, plan.across) as x:
-            image, y = k.div(row, plan.down), k.rem(row, plan.down)
+        with k.loop(first, stop) as row, k.loop(0, blocking.across) as x:
+            image, y = k.div(row, blocking.down), k.rem(row, blocking.down)
             picture = k.at(at.x, k.mul(image, w.height * line), I8)
             top = k.sub(k.mul(y, f.m), w.pad[0])
             left = k.sub(self._left(x), w.pad[1])
@@ -523,13 +525,13 @@ class _Step:
                     I64(line),
                 ],
             )
-            there = k.mul(self._number(row, first, x), plan.a_row)
-            given = [k.at(at.a, there, I8), I64(plan.a_place), at.table]
+            there = k.mul(self._number(row, first, x), blocking.a_row)
+            given = [k.at(at.a, there, I8), I64(blocking.a_place), at.table]
             k.b.call(move, [*given, I64(self.item * w.channels), I64(self.zero)])
 
     def _in_function(self) -> Value:
-        k, f, kind, runs = self.k, self.plan.form, self.plan.kind, self.plan.runs
-        rest = runs.channels % channels_of(kind, self.plan.tile.lanes)
+        k, f, kind, runs = self.k, self.blocking.form, self.blocking.kind, self.blocking.runs
+        rest = runs.channels % channels_of(kind, self.blocking.tile.lanes)
         name = f"winograd_in_f{f.m}{kind.name}"
         build = partial(_build_in, f=f, kind=kind, rest=rest)
         if runs.count > 1:
@@ -541,59 +543,59 @@ class _Step:
 
     def _left(self, x: Int) -> Int:
         """A tile's first column. The last one begins earlier, in the same unit as its neighbour."""
-        k, plan = self.k, self.plan
-        return k.min(k.mul(x, plan.form.m), plan.window.out_width - plan.form.m)
+        k, blocking = self.k, self.blocking
+        return k.min(k.mul(x, blocking.form.m), blocking.window.out_width - blocking.form.m)
 
     def _number(self, row: Int, first: Int, x: Int) -> Int:
         k = self.k
-        return k.add(k.mul(k.sub(row, first), self.plan.across), x)
+        return k.add(k.mul(k.sub(row, first), self.blocking.across), x)
 
     def _panel(self, panel: Int, vectors: int, columns: int, first: Int, stop: Int) -> None:
         self._products(panel, vectors, first, stop)
         self._outputs(panel, columns, first, stop)
 
     def _products(self, panel: Int, vectors: int, first: Int, stop: Int) -> None:
-        k, plan, at = self.k, self.plan, self.at
-        core, steps, places = plan.kind.core, plan.steps, plan.form.places
-        tile = Tile(plan.tile.rows, vectors, plan.tile.lanes, plan.tile.chains)
+        k, blocking, at = self.k, self.blocking, self.at
+        core, steps, places = blocking.kind.core, blocking.steps, blocking.form.places
+        tile = Tile(blocking.tile.rows, vectors, blocking.tile.lanes, blocking.tile.chains)
         sums = PartEpilogue(core.acc)
         function = tile_function(k, core, sums, tile, tile.columns, fetches=True)
         line = panel_bytes(core, core.depth, tile.columns)
-        whole = panel_bytes(core, plan.window.channels, plan.panels.columns)
+        whole = panel_bytes(core, blocking.window.channels, blocking.panels.columns)
         one = steps * line
         b = k.at(at.weights, k.mul(panel, places * whole), I8)
-        count = k.mul(k.sub(stop, first), plan.across)
+        count = k.mul(k.sub(stop, first), blocking.across)
         numbers = k.div(k.add(count, tile.rows - 1), tile.rows)
-        stride = min(64, math.ceil(line / math.ceil(plan.most / tile.rows)))
+        stride = min(64, math.ceil(line / math.ceil(blocking.most / tile.rows)))
         with k.loop(0, places) as place, k.loop(0, numbers) as number:
             row = k.min(k.mul(number, tile.rows), k.sub(count, tile.rows))
-            a = k.add(k.mul(place, plan.a_place), k.mul(row, plan.a_row))
+            a = k.add(k.mul(place, blocking.a_place), k.mul(row, blocking.a_row))
             part = k.add(k.mul(k.add(place, AHEAD), one), k.mul(number, steps * stride))
-            c = k.add(k.mul(place, plan.c_place), k.mul(row, plan.c_row))
+            c = k.add(k.mul(place, blocking.c_place), k.mul(row, blocking.c_row))
             function.call(
                 k,
                 a=k.at(at.a, a, I8),
-                lda=I64(plan.a_row),
+                lda=I64(blocking.a_row),
                 b=k.at(b, k.mul(place, one), I8),
                 steps=I64(steps),
                 params=at.params,
                 common=at.common,
                 c=k.at(at.sums, c, I8),
-                ldc=I64(plan.c_row),
+                ldc=I64(blocking.c_row),
                 ahead=k.at(b, part, I8),
                 stride=I64(stride),
             )
 
     def _outputs(self, panel: Int, columns: int, first: Int, stop: Int) -> None:
-        k, plan = self.k, self.plan
-        w, f, lanes = plan.window, plan.form, plan.tile.lanes
-        base = k.mul(panel, plan.panels.columns)
-        with k.loop(first, stop) as row, k.loop(0, plan.across) as x:
-            image, y = k.div(row, plan.down), k.rem(row, plan.down)
+        k, blocking = self.k, self.blocking
+        w, f, lanes = blocking.window, blocking.form, blocking.tile.lanes
+        base = k.mul(panel, blocking.panels.columns)
+        with k.loop(first, stop) as row, k.loop(0, blocking.across) as x:
+            image, y = k.div(row, blocking.down), k.rem(row, blocking.down)
             top = k.add(k.mul(image, w.out_height), k.mul(y, f.m))
             pixel = k.add(k.mul(top, w.out_width), self._left(x))
             lines = k.min(k.sub(w.out_height, k.mul(y, f.m)), f.m)
-            here = k.mul(self._number(row, first, x), plan.c_row)
+            here = k.mul(self._number(row, first, x), blocking.c_row)
             with k.loop(0, columns // lanes) as v:
                 self._out(k.mul(v, lanes), base, lanes, here, pixel, lines)
             if columns % lanes:
@@ -601,7 +603,7 @@ class _Step:
 
     def _out(self, column: Int, base: Int, count: int, here: Int, pixel: Int, lines: Int) -> None:
         """One tile, one vector of columns."""
-        k, at, width = self.k, self.at, self.plan.window.out_width
+        k, at, width = self.k, self.at, self.blocking.window.out_width
         across, epilogue = k.add(base, column), self.epilogue
 
         def place(pointer: Value, pitch: int) -> Value:
@@ -610,7 +612,7 @@ class _Step:
 
         given = {
             "sums": k.at(at.sums, k.add(here, k.mul(column, 4)), I8),
-            "place": I64(self.plan.c_place),
+            "place": I64(self.blocking.c_place),
             "params": k.at(at.params, k.mul(across, 4 * epilogue.arrays), I8),
             "common": at.common,
             "lines": k.i64(lines),
@@ -625,13 +627,15 @@ class _Step:
         self._out_function(count).call(k, **given)
 
     def _out_function(self, count: int) -> Callee:
-        k, f, lanes = self.k, self.plan.form, self.plan.tile.lanes
+        k, f, lanes = self.k, self.blocking.form, self.blocking.tile.lanes
         name = f"winograd_out_f{f.m}_{self.epilogue.name}" + f"_n{count}" * (count < lanes)
         types = {"sums": PTR, "place": I64, "params": PTR, "common": PTR, "lines": I64}
         types |= {"c": PTR, "pixel": I64, "line": I64}
         if self.epilogue.residual:
             types |= {"residual": PTR, "residual_pixel": I64, "residual_line": I64}
-        build = partial(_build_out, f=f, kind=self.plan.kind, epilogue=self.epilogue, count=count)
+        build = partial(
+            _build_out, f=f, kind=self.blocking.kind, epilogue=self.epilogue, count=count
+        )
         return k.program.declared(name, ArgumentList(types), build)
 
 
@@ -694,7 +698,7 @@ def _square(e: Emitter, f: Form, c: Int, load: Callable[[Value], Value]) -> None
 
 
 def _without_zero(e: Emitter, f: Form, value: Value, i: int, j: int) -> Value:
-    """Of codes, less what the zero point of all inputs under the tile makes of a place."""
+    """A transformed input without what the zero point of all codes under the tile adds to it."""
     excess = f.inputs.sum(axis=1)
     share = round(excess[i] * excess[j])
     if value.type.element == F32 or not share:
