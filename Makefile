@@ -14,7 +14,7 @@ MACHINE := tests/cpu tests/test_interpreter.py
 OWN_HOST = $(shell $(BIN)/python -c \
 	"from sanderling.delegates.cpu.isa.targets import host_target; print(host_target().name)")
 
-.PHONY: demo quick test test-all test-hosts test-pythons test-lowest test-ray test-flex test-coreml lint fuzz docs clean \
+.PHONY: demo quick test test-all test-cases test-hosts test-pythons test-lowest test-ray test-flex test-coreml lint fuzz docs clean \
 	bench-kernels
 
 demo: $(VENV)/.installed
@@ -33,6 +33,10 @@ test: lint $(VENV)/.installed-dev
 # Every conformance case on every target of the CPU compiler: about an hour.
 test-all: lint $(VENV)/.installed-dev
 	SANDERLING_TEST_ALL=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+# The same cases on the same targets, many in one model: minutes.
+test-cases: $(VENV)/.installed-dev
+	SANDERLING_TEST_ALL=1 $(BIN)/python -m tests.support.cpu_batches --workers $(WORKERS)
 
 # The suite as other machines would see it; instructions that this one lacks are emulated.
 test-hosts: $(VENV)/.installed-dev

@@ -35,7 +35,8 @@ from sanderling.choose.retrain import Retrained
 from sanderling.evaluate.paired_statistics import wilson
 from sanderling.evaluate.running.evaluation import evaluate_task
 from sanderling.ir import Array
-from sanderling.measure.bench import Bench, bench, ratio
+from sanderling.measure.bench import bench
+from sanderling.measure.bench_results import Bench, ratio
 from sanderling.measure.machine import machine_line
 from sanderling.measure.record import Result
 from sanderling.progress import Show, progress
@@ -43,8 +44,10 @@ from sanderling.progress import Show, progress
 from .common import SHARED, model_paths, table, write_section
 from .evaluate import CLASSIFIERS, FOLDER, interpreter, task_for
 
-TUNED = ("coral_mobilenet_v1_0.25_128_quant,coral_tf2_mobilenet_v2,mlperftiny_resnet8_cifar10_f32,"
-         "openwakeword_embedding,efficientnet_lite0,squeezenet,resnet20_cifar10_f32")  # fmt: skip
+TUNED = (
+    "coral_mobilenet_v1_0.25_128_quant,coral_tf2_mobilenet_v2,mlperftiny_resnet8_cifar10_f32,"
+    "openwakeword_embedding,efficientnet_lite0,squeezenet,resnet20_cifar10_f32"
+)
 BUDGETS = {
     "--max-latency 1ms": Budgets(max_latency=1e-3),
     "--max-size 5MB --min-accuracy 80%": Budgets(max_size=5_000_000, min_accuracy=0.8),

@@ -60,9 +60,18 @@ def results(kept: Kept) -> list[list[object]]:
             if found is None:
                 continue
             sizes = [f"{found[k] / 1e6:.2f}" for k in ("bytes_before", "bytes_after")]
-            rows.append([name, count, way, *sizes, f"{found['zipped']:.1%}",
-                         f"{found['accuracy']:.2%}", change_text(found),
-                         f"{found['agreement']:.2%}"])  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    count,
+                    way,
+                    *sizes,
+                    f"{found['zipped']:.1%}",
+                    f"{found['accuracy']:.2%}",
+                    change_text(found),
+                    f"{found['agreement']:.2%}",
+                ]
+            )
     return rows
 
 

@@ -26,7 +26,7 @@ CHROMIUM = Path("/usr/lib/chromium")
 
 def model_paths(given: Sequence[str], wanted: str = "") -> list[Path]:
     """The models named, or all shared ones; `wanted` are words, one of which the name has."""
-    paths = [Path(p) for p in given] or sorted((SHARED / "models").glob("*.tflite"))
+    paths = [Path(p).resolve() for p in given] or sorted((SHARED / "models").glob("*.tflite"))
     words = [w for w in wanted.split(",") if w]
     return [p for p in paths if not words or any(w in p.stem for w in words)]
 

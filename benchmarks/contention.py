@@ -134,8 +134,18 @@ def report(found: Table, cpus: int) -> str:
         cells = [f"{theirs.median:.3f}", f"{theirs.p95:.3f}"] if theirs else ["-", "-"]
         ratio = f"{theirs.median / ours.median:.2f}" if theirs else "-"
         said = "; ".join(flags(found, point, cpus))
-        rows.append([point.model, str(point.busy), str(point.threads), f"{ours.median:.3f}",
-                     f"{ours.p95:.3f}", *cells, ratio, said])  # fmt: skip
+        rows.append(
+            [
+                point.model,
+                str(point.busy),
+                str(point.threads),
+                f"{ours.median:.3f}",
+                f"{ours.p95:.3f}",
+                *cells,
+                ratio,
+                said,
+            ]
+        )
     return table(header, rows)
 
 

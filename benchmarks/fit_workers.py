@@ -82,9 +82,14 @@ def rows(seconds: float) -> Iterator[Row]:
         alone, shared, paused_alone, paused_shared = (1e9 * float(np.median(t)) for t in times)
         count = len(works)
         yield Row(
-            kind, count, sum(works) / count, alone / count, shared / count, paused_alone,
+            kind,
+            count,
+            sum(works) / count,
+            alone / count,
+            shared / count,
+            paused_alone,
             paused_shared,
-        )  # fmt: skip
+        )
 
 
 def _bound(session, inputs) -> Run:  # type: ignore[no-untyped-def]

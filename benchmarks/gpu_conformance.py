@@ -50,8 +50,10 @@ def main() -> int:
     title, path = args.names
     record = {"runtime": title, "machine": machine_line(), **_measured(args)}
     Path(path).write_text(json.dumps(record, indent=1))
-    print(f"{title}: {record['right']} of {record['run']} right, {len(record['ordinary'])} on "
-          f"ordinary numbers; {record['wrong']}")  # fmt: skip
+    print(
+        f"{title}: {record['right']} of {record['run']} right, {len(record['ordinary'])} on "
+        f"ordinary numbers; {record['wrong']}"
+    )
     return 0
 
 

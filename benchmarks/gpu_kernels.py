@@ -29,8 +29,8 @@ from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.kernels import products
 from sanderling.delegates.gpu.kernels.tiles import BEGIN, LEAST, LOAD, SUMS, Tile
 from sanderling.delegates.gpu.lower import lower
+from sanderling.delegates.gpu.program_sources import build_programs
 from sanderling.delegates.gpu.recipe import recipe_of
-from sanderling.delegates.gpu.sources import build_programs
 from sanderling.delegates.gpu.steps import Node
 from sanderling.errors import SanderlingError
 from sanderling.ir import DType, Graph, Op
@@ -208,8 +208,9 @@ def layers_of(made: GpuExecutable, graph: Graph) -> list[Layer]:
 
 def layers_text(peak: Peak, options: argparse.Namespace) -> str:
     given = load(SHARED / "models" / f"{options.layers}.tflite")
-    layers = [y for made, graph, _ in parts_of(options.layers, given)
-              for y in layers_of(made, graph)]  # fmt: skip
+    layers = [
+        y for made, graph, _ in parts_of(options.layers, given) for y in layers_of(made, graph)
+    ]
     times: dict[tuple[str, ...], int] = {}
     for layer in layers:
         times[tuple(layer.kernels)] = times.get(tuple(layer.kernels), 0) + 1
@@ -217,9 +218,17 @@ def layers_text(peak: Peak, options: argparse.Namespace) -> str:
     for layer in {tuple(layer.kernels): layer for layer in layers}.values():
         ours, theirs = peak.beside(layer.launches, rounds=ROUNDS, budget=0.3)
         rate = 2 * layer.macs / ours / 1e9
-        rows.append([layer.name, layer.kind, times[tuple(layer.kernels)], " ".join(layer.kernels),
-                     f"{ours * 1e6:.0f}", f"{rate:.0f}",
-                     f"{rate / peak.rate(theirs):.0%}" if layer.macs else "-"])  # fmt: skip
+        rows.append(
+            [
+                layer.name,
+                layer.kind,
+                times[tuple(layer.kernels)],
+                " ".join(layer.kernels),
+                f"{ours * 1e6:.0f}",
+                f"{rate:.0f}",
+                f"{rate / peak.rate(theirs):.0%}" if layer.macs else "-",
+            ]
+        )
     head = (
         f"## Layers of {options.layers} on a software device\n\n"
         f"`python -m benchmarks.kernels --delegate gpu{_units(options)} --write`: {peak}\n\n"

@@ -112,8 +112,10 @@ def _row(path: Path, vulkan: Mapping[str, str], folder: str) -> list[Sequence[ob
 def _start(name: str, path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", CHILD, name, str(path), "1"],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(lines[-1]) if lines else {"error": done.stderr.strip()[-200:]}
 

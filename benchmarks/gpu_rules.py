@@ -102,8 +102,11 @@ def _asked(paths: Sequence[Path], environment: dict[str, str]) -> dict[str, dict
 def _run(paths: Sequence[str], environment: dict[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *paths],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     # LiteRT writes to stdout, too.
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for asked, answer in zip(lines[::2], [*lines[1::2], {"crash": done.returncode}], strict=False):

@@ -27,7 +27,9 @@ from .common import model_paths, table, write_section
 COLUMNS = ["model", "kernels", "kept, MB", "first start, s", "next, s", "share",
            "first, CPU s", "next, CPU s", "share of CPU s"]  # fmt: skip
 # Python's own compiled modules are there, as after an installation.
-MODULES = "from sanderling.delegates.gpu import compilation, half_check, lower, sources, table"
+MODULES = (
+    "from sanderling.delegates.gpu import compilation, half_check, lower, program_sources, table"
+)
 REPEATS = 3  # of the next start, of which the fastest counts
 
 

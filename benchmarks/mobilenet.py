@@ -53,8 +53,15 @@ class _Writer:
         n, high, wide, channels = x.shape
         w = self.weights((units, size, size, channels), size * size * channels, gain)
         y = self.graph.tensor(self.name("conv"), DType.FLOAT32, (n, high, wide, units))
-        self.graph.add("CONV_2D", [x, w, self.bias(units)], [y], padding="SAME", stride_h=1,
-                       stride_w=1, fused_activation_function=act)  # fmt: skip
+        self.graph.add(
+            "CONV_2D",
+            [x, w, self.bias(units)],
+            [y],
+            padding="SAME",
+            stride_h=1,
+            stride_w=1,
+            fused_activation_function=act,
+        )
         return y
 
     def depthwise(self, x: Tensor, stride: int) -> Tensor:
@@ -62,9 +69,16 @@ class _Writer:
         w = self.weights((1, 3, 3, channels), 9, 1.0)
         shape = (n, high // stride, wide // stride, channels)
         y = self.graph.tensor(self.name("depthwise"), DType.FLOAT32, shape)
-        self.graph.add("DEPTHWISE_CONV_2D", [x, w, self.bias(channels)], [y], padding="SAME",
-                       stride_h=stride, stride_w=stride, depth_multiplier=1,
-                       fused_activation_function="RELU")  # fmt: skip
+        self.graph.add(
+            "DEPTHWISE_CONV_2D",
+            [x, w, self.bias(channels)],
+            [y],
+            padding="SAME",
+            stride_h=stride,
+            stride_w=stride,
+            depth_multiplier=1,
+            fused_activation_function="RELU",
+        )
         return y
 
     def block(self, x: Tensor, units: int, stride: int) -> Tensor:
@@ -82,8 +96,9 @@ class _Writer:
         self.graph.add("MEAN", [x, axes], [mean], keep_dims=False)
         y = self.graph.tensor("logits", DType.FLOAT32, (1, classes))
         w = self.weights((classes, x.shape[3]), x.shape[3], 1.0)
-        self.graph.add("FULLY_CONNECTED", [mean, w, self.bias(classes)], [y],
-                       fused_activation_function="NONE")  # fmt: skip
+        self.graph.add(
+            "FULLY_CONNECTED", [mean, w, self.bias(classes)], [y], fused_activation_function="NONE"
+        )
         return y
 
 
@@ -102,8 +117,12 @@ def _loss(outputs: list[torch.Tensor], given: torch.Tensor) -> torch.Tensor:
     """Half by the labels, half by the teacher's scores; a row has the scores, then the class."""
     scores, wanted = outputs[0], given[:, :-1] / TEMPERATURE
     own = F.cross_entropy(scores, given[:, -1].long())
-    apart = F.kl_div(F.log_softmax(scores / TEMPERATURE, 1), F.log_softmax(wanted, 1),
-                     reduction="batchmean", log_target=True)  # fmt: skip
+    apart = F.kl_div(
+        F.log_softmax(scores / TEMPERATURE, 1),
+        F.log_softmax(wanted, 1),
+        reduction="batchmean",
+        log_target=True,
+    )
     return 0.5 * own + 0.5 * TEMPERATURE**2 * apart
 
 
@@ -123,8 +142,14 @@ def trained(folder: Path, pictures: Array, labels: Array, plan: Schedule = PLAN)
     folder.mkdir(parents=True, exist_ok=True)
     said = _scores(load(SHARED / "models" / f"{TEACHER}.tflite"), pictures)
     rows = np.concatenate([said, labels[:, None]], 1).astype(np.float32)
-    found = train(untrained(), pictures, labels=rows, loss=_loss, schedule=plan,
-                  checkpoint=folder / f"{NAME}.pt")  # fmt: skip
+    found = train(
+        untrained(),
+        pictures,
+        labels=rows,
+        loss=_loss,
+        schedule=plan,
+        checkpoint=folder / f"{NAME}.pt",
+    )
     save(found.model, path)
     return path
 

@@ -205,8 +205,14 @@ def efficientnet(kept: Kept) -> Rows:
     bench, rows = Bench(EFFICIENTNET), []
     for name, share, structure, whole in EFFICIENT_RUNS:
         for method in ("magnitude", "one-shot"):
-            run = partial(bench.run, sparsity=share, structure=structure, method=method,
-                          whole_model=whole, held_out=0.0)  # fmt: skip
+            run = partial(
+                bench.run,
+                sparsity=share,
+                structure=structure,
+                method=method,
+                whole_model=whole,
+                held_out=0.0,
+            )
             found = kept(f"{EFFICIENTNET} {name} {method}", run)
             rows.append({"zeros": name, "way": method, "epochs": 0, "found": found})
     return rows
@@ -224,8 +230,9 @@ def channels(kept: Kept) -> Rows:
         for way, run in ways.items():
             count = epochs if way == "trained" else 0
             found = kept(f"{name} channels {share} {way}", run)
-            rows.append({"model": name, "share": share, "way": way, "epochs": count,
-                         "found": found})  # fmt: skip
+            rows.append(
+                {"model": name, "share": share, "way": way, "epochs": count, "found": found}
+            )
     return rows
 
 
@@ -259,9 +266,19 @@ def channel_table(rows: list[dict[str, Any]]) -> str:
         found = row["found"]
         speeds = [found["speed"].get(e) for e in ("sanderling", "litert")]
         shown = ["-" if s is None else f"{s:.2f}" for s in speeds]
-        lines.append([row["model"], f"{row['share']:.1%}", row["way"], row["epochs"] or "-",
-                      f"{found['size']:.1%}", f"{found['macs']:.1%}", f"{found['accuracy']:.2%}",
-                      change_text(found), *shown])  # fmt: skip
+        lines.append(
+            [
+                row["model"],
+                f"{row['share']:.1%}",
+                row["way"],
+                row["epochs"] or "-",
+                f"{found['size']:.1%}",
+                f"{found['macs']:.1%}",
+                f"{found['accuracy']:.2%}",
+                change_text(found),
+                *shown,
+            ]
+        )
     return table(header, lines, left=3)
 
 

@@ -130,8 +130,9 @@ def run(
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     begin = time.monotonic()
-    found = train(float_model(net), images, rules, labels, schedule=plan,
-                  checkpoint=stem.with_suffix(".pt"))  # fmt: skip
+    found = train(
+        float_model(net), images, rules, labels, schedule=plan, checkpoint=stem.with_suffix(".pt")
+    )
     seconds = time.monotonic() - begin
     path = stem.with_suffix(".tflite")
     sanderling.save(found.model, path)

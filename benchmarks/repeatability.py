@@ -18,7 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.common import model_paths, table, write_json, write_section
-from sanderling.measure.bench import Comparison, bench
+from sanderling.measure.bench import bench
+from sanderling.measure.bench_results import Comparison
 from sanderling.measure.machine import machine_line
 
 SCHEMA = "sanderling.repeatability/1"

@@ -120,8 +120,14 @@ def conforming(share: float = 0.8) -> Model:
         bias = constant(np.zeros(channels, np.float32))
         window = {"stride_h": stride, "stride_w": stride, "depth_multiplier": 1}
         x, padding = (around(x), "VALID") if stride == 2 else (x, "SAME")
-        graph.add("DEPTHWISE_CONV_2D", [x, w, bias], [y], padding=padding,
-                  fused_activation_function="RELU", **window)  # fmt: skip
+        graph.add(
+            "DEPTHWISE_CONV_2D",
+            [x, w, bias],
+            [y],
+            padding=padding,
+            fused_activation_function="RELU",
+            **window,
+        )
         return y
 
     picture = graph.input("picture", DType.FLOAT32, (1, 224, 224, 3))
@@ -129,8 +135,9 @@ def conforming(share: float = 0.8) -> Model:
     x = tensor(1, 112, 112, 32)
     bias = constant(np.zeros(32, np.float32))
     window = {"padding": "VALID", "stride_h": 2, "stride_w": 2}
-    graph.add("CONV_2D", [around(picture), first, bias], [x], **window,
-              fused_activation_function="RELU")  # fmt: skip
+    graph.add(
+        "CONV_2D", [around(picture), first, bias], [x], **window, fused_activation_function="RELU"
+    )
     for units, stride, times in ((64, 1, 1), (128, 2, 2), (256, 2, 2), (512, 2, 6), (1024, 2, 2)):
         for number in range(times):
             x = conv(depthwise(x, stride if number == 0 else 1), units)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .build.ahead import NotBuiltError
     from .build.library import Library, build_library
+    from .build.planned_parts import NotBuiltError
     from .choose.advice import Advised
     from .choose.advise import advise
     from .choose.compare import Compared, compare
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .rewrites.answers import compare_answers
     from .rewrites.driver import Rewritten, rewrite
     from .rewrites.simplified import simplify
-    from .runtime import trace
+    from .runtime import recorder as trace
     from .runtime.delegate import Delegate, Executable
     from .runtime.inputs import dequantize_array, quantize_array
     from .runtime.interpreter import Interpreter, InterpreterWithCustomOps, OpResolverType
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from .web.server import serve
 
 _HOMES = {
-    "build.ahead": "NotBuiltError",
+    "build.planned_parts": "NotBuiltError",
     "build.library": "Library build_library",
     "choose.advice": "Advised",
     "choose.advise": "advise",
@@ -131,7 +131,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 _PACKAGES = ("choose", "cli", "config", "delegates", "errors", "evaluate", "format", "ir", "litert",
              "measure", "ops", "optimize", "passes", "rewrites", "rules", "runtime",
              "training", "web", "build")  # fmt: skip
-_MODULES = {"trace": "runtime.trace"}  # under a name of their own
+_MODULES = {"trace": "runtime.recorder"}  # under a name of their own
 
 __all__ = [
     "Advised", "BusyError", "Choice", "Clustering", "Clusters", "Compared", "CompiledModel",
@@ -168,4 +168,4 @@ def __dir__() -> list[str]:
 
 
 if _environ.get("SANDERLING_TRACE"):  # config.TRACE, read here without importing anything
-    _import_module(".runtime.trace", __name__).record_until_exit(_environ["SANDERLING_TRACE"])
+    _import_module(".runtime.recorder", __name__).record_until_exit(_environ["SANDERLING_TRACE"])

@@ -49,7 +49,7 @@ class Knob:
 
 @cache
 def _half_of_the_memory() -> int:
-    """Of what the machine has, or of what its control groups leave to this process."""
+    """Half of what the machine has, or of what its control groups leave to this process."""
     return min(_physical(), *_group_limits()) // 2
 
 

@@ -32,6 +32,11 @@ def _remade(kind: type[SanderlingError], what: str, where: str, fix: str) -> San
     return error
 
 
+def one_line(error: SanderlingError) -> str:
+    """The whole message, for where there is room for one line."""
+    return "; ".join(line.strip() for line in str(error).splitlines())
+
+
 class ModelError(SanderlingError, ValueError):
     """The model file or graph is not legal."""
 

@@ -1,4 +1,4 @@
-"""Where the package says what it does, for whoever records it (runtime/trace.py).
+"""Where the package says what it does, for whoever records it (runtime/recorder.py).
 
 While nobody records, a span is one shared object that does nothing: saying so costs a look at
 `tape`. Paths that count single microseconds look there themselves, or not at all.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import re
 import stat
@@ -20,12 +21,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .config import CACHE, CACHE_SIZE
 from .errors import CacheWarning
 from .version import __version__
 
 Made = TypeVar("Made")
-DIGEST = 32
+DIGEST = 32  # bytes
+PAGE = max(mmap.ALLOCATIONGRANULARITY, 4096)
 _RECORD = b"sandrl-record-02"
 
 
@@ -47,7 +52,7 @@ def _who() -> str:
 # process would be a third of a small model's warm start. A test holds the list against the tree.
 _CPU = ("", "codegen", "dialect", "isa", "kernels", "kernels/depthwise", "kernels/elementwise",
         "kernels/epilogue", "kernels/move", "kernels/products", "kernels/recurrent",
-        "kernels/reduce", "kernels/signal", "kernels/vision", "passes", "runtime",
+        "kernels/reduce", "kernels/spectral", "kernels/vision", "passes", "runtime",
         "steps")  # fmt: skip
 SOURCES = ("", "delegates", *(f"delegates/cpu/{room}".rstrip("/") for room in _CPU), "format",
            "ir", "ops", "passes", "runtime")  # fmt: skip
@@ -270,6 +275,43 @@ def _record(handle: int, name: str) -> Any:
     if said != name:
         raise ValueError("it is another entry's")
     return content
+
+
+# -- entries that are mapped ------------------------------------------------------------------
+# Pieces on page boundaries, then a digest of all of them.
+
+
+def paged(pieces: Iterable[bytes]) -> list[bytes]:
+    """The content of such an entry."""
+    body = b"".join(piece + bytes(-len(piece) % PAGE) for piece in pieces)
+    return [body, digest(np.frombuffer(body, np.uint64))]
+
+
+def check_paged_size(size: int) -> None:
+    """ValueError if no such entry has so many bytes."""
+    if size < PAGE + DIGEST or (size - DIGEST) % PAGE:
+        raise ValueError("it is cut off")
+
+
+def check_paged(memory: mmap.mmap, magic: bytes) -> None:
+    """ValueError if an entry that begins with `magic` is not as it was written."""
+    size = len(memory)
+    body = np.frombuffer(memory, np.uint64, (size - DIGEST) // 8)
+    if memory[: len(magic)] != magic or digest(body) != memory[size - DIGEST :]:
+        raise ValueError("its checksum is wrong")
+
+
+def next_page(offset: int) -> int:
+    """The first page boundary that is not before this byte."""
+    return -(-offset // PAGE) * PAGE
+
+
+def digest(words: NDArray[np.uint64]) -> bytes:
+    """A digest at the speed of memory: the sums of rows and columns, and a hash of those. It finds
+    damage; it does not resist forgery, which the folder's mode does."""
+    rows = words.reshape(-1, 512)
+    sums = np.add.reduce(rows, axis=1), np.add.reduce(rows, axis=0)
+    return hashlib.sha256(b"".join(s.tobytes() for s in sums)).digest()
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MIB = 1 << 20  # bytes
+
 
 def byte_size(count: float | None) -> str:
     """1234567 bytes are 1.177 MiB."""

@@ -19,6 +19,7 @@ from sanderling.delegates.gpu.table import KERNELS
 from sanderling.format.schema import ENUMS
 from sanderling.ops import FAMILIES, OPS
 from sanderling.ops.base import OpDef
+from sanderling.tables import markdown
 
 ROOT = Path(__file__).parent.parent
 LITERT = json.loads((ROOT / "docs" / "litert_ops.json").read_text())
@@ -65,16 +66,20 @@ def summary(words: dict[str, str]) -> str:
     )
 
 
-def table(found: Iterable[OpDef]) -> list[str]:
-    return [
-        "| operator | types | inputs | gpu | notes |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| `{r.name}` | {' '.join(r.types) or 'any'} | {_inputs(r)} | "
-            f"{'yes' if r.name in KERNELS else ''} | {_notes(r)} |"
+def table(found: Iterable[OpDef]) -> str:
+    return markdown(
+        ["operator", "types", "inputs", "gpu", "notes"],
+        [
+            [
+                f"`{r.name}`",
+                " ".join(r.types) or "any",
+                _inputs(r),
+                "yes" if r.name in KERNELS else "",
+                _notes(r),
+            ]
             for r in found
-        ),
-    ]
+        ],
+    )
 
 
 def _inputs(row: OpDef) -> str:
@@ -98,7 +103,7 @@ def document() -> str:
         "8-bit codes where the operator has them.",
     ]
     for family, group in groupby(rows(), key=lambda r: r.family):
-        lines += ["", f"## {family}", "", *table(group)]
+        lines += ["", f"## {family}", "", table(group)]
     lines += [
         "",
         "## In the schema, but without a kernel in LiteRT",

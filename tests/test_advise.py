@@ -23,7 +23,8 @@ from sanderling.choose.advice_table import TABLE
 from sanderling.choose.advise import advise
 from sanderling.errors import ArgumentError, InputError, MissingExtraError, SanderlingError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure.bench import Bench, BenchedModel, Gap
+from sanderling.measure.bench import BenchedModel
+from sanderling.measure.bench_results import Bench, Gap
 from sanderling.measure.profiling import profile
 from sanderling.measure.trace_insights import RULES as TRACE_RULES
 from sanderling.optimize.suggest import TREE
@@ -204,9 +205,11 @@ def transposed(folder: Path) -> Path:
         inner, product, outer = (
             graph.tensor(f"{name}{number}", DType.FLOAT32, shape)
             for name, shape in (
-                ("in", (1, 8, 8, 4)), ("conv", (1, 8, 8, 4)), ("out", (1, 4, 8, 8)),
+                ("in", (1, 8, 8, 4)),
+                ("conv", (1, 8, 8, 4)),
+                ("out", (1, 4, 8, 8)),
             )
-        )  # fmt: skip
+        )
         graph.add("TRANSPOSE", [at, there], [inner])
         graph.add("CONV_2D", [inner, weights, bias], [product], stride_w=1, stride_h=1)
         graph.add("TRANSPOSE", [product, back], [outer])

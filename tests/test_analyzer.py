@@ -73,8 +73,10 @@ graph @main(%x, %i) -> (%y, %n) {
 
 def made() -> dict[str, bytes]:
     """The models of the stored texts."""
-    found = {f"digits_{kind}": (DIGITS / f"digits_{kind}.tflite").read_bytes()
-             for kind in ("f32", "int8")}  # fmt: skip
+    found = {
+        f"digits_{kind}": (DIGITS / f"digits_{kind}.tflite").read_bytes()
+        for kind in ("f32", "int8")
+    }
     return found | {"branches": dump(from_text(BRANCHES)), "refused": dump(from_text(REFUSED))}
 
 

@@ -11,7 +11,7 @@ from typer.testing import Result as Ran
 from sanderling import InputError
 from sanderling.cli import bench as cli
 from sanderling.measure import baseline, sweep
-from sanderling.measure.bench import Bench
+from sanderling.measure.bench_results import Bench
 from sanderling.measure.record import Result, Setting
 
 from .support.bench_command import INT8, call, made, measured

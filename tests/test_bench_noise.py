@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sanderling.measure.bench as home
 from benchmarks import repeatability
-from sanderling.measure import engine_process, noise
+from sanderling.measure import bench_results, engine_process, noise
 from sanderling.measure.interleaving import Budget
 from sanderling.measure.noise import Look
 from sanderling.measure.part_times import FOREIGN_OPS
@@ -165,7 +164,9 @@ def test_ratios_of_launches() -> None:
 
 
 def test_repeatability_counts_pairs() -> None:
-    one, two, far = (home.Comparison("m", "s", "t", r, r - 0.1, r + 0.1) for r in (1.0, 1.05, 2.0))
+    one, two, far = (
+        bench_results.Comparison("m", "s", "t", r, r - 0.1, r + 0.1) for r in (1.0, 1.05, 2.0)
+    )
     assert repeatability.agreement([one, two]) == 1.0
     assert repeatability.agreement([one, two, far]) == pytest.approx(2 / 6)
     text, good = repeatability.report({"m": {"s": [one, two]}})

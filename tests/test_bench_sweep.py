@@ -9,7 +9,7 @@ import pytest
 
 import sanderling.measure.bench as home
 from sanderling import load
-from sanderling.measure import bench_plots, bench_tables, model_table, noise, sweep
+from sanderling.measure import bench_plots, bench_results, bench_tables, model_table, noise, sweep
 from sanderling.measure.background_load import Busy
 from sanderling.measure.inputs import Feeding
 from sanderling.measure.record import Setting
@@ -73,7 +73,7 @@ def test_the_cheapest_within_the_noise_is_recommended(
     times: dict[int, float], chosen: int, why: str
 ) -> None:
     results = [measured(ms=ms, setting=Setting(threads=n)) for n, ms in times.items()]
-    found = sweep.recommend(results, home.ratio)
+    found = sweep.recommend(results, bench_results.ratio)
     assert found is not None and found.setting == Setting(threads=chosen).name
     assert why in found.why
 
@@ -81,7 +81,7 @@ def test_the_cheapest_within_the_noise_is_recommended(
 def test_a_wide_interval_makes_no_equal() -> None:
     slow = measured(ms=3.0, noise=0.0)
     slow.rounds = [[3e-3 * f] for f in (0.3, 1, 1, 1, 4) for _ in range(5)]
-    found = sweep.recommend([slow, measured(setting=Setting(threads=2))], home.ratio)
+    found = sweep.recommend([slow, measured(setting=Setting(threads=2))], bench_results.ratio)
     assert found is not None and found.setting == Setting(threads=2).name
     assert "sanderling, 1 thread cannot be told from it" in found.why
     assert "beyond the noise" not in found.why
@@ -91,7 +91,7 @@ def test_wrong_answers_and_load_are_not_recommended() -> None:
     wrong = measured(ms=0.1, setting=Setting("litert"))
     loaded = measured(ms=0.1, setting=Setting(contend=1))
     right, slow = measured(), measured(ms=3, setting=Setting(threads=2))
-    found = sweep.recommend([wrong, loaded, right, slow], home.ratio, [wrong.setting.name])
+    found = sweep.recommend([wrong, loaded, right, slow], bench_results.ratio, [wrong.setting.name])
     assert found is not None and found.setting == right.setting.name
 
 

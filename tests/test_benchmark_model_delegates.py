@@ -53,7 +53,8 @@ def test_a_registered_delegate_takes_effect(named: dict[str, Any]) -> None:
         "Explicitly applied GPU delegate, and the model graph will be completely executed by "
         "the delegate."
     ) in text
-    assert gpu.flags == {"gpu_backend": "cl"} and "has no effect" not in text
+    assert gpu.flags == {"gpu_backend": "cl", "gpu_precision_loss_allowed": True}
+    assert "has no effect" not in text
 
 
 def test_several_delegates_in_the_order_of_their_flags(named: dict[str, Any]) -> None:

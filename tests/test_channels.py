@@ -56,12 +56,19 @@ class Builder:
         out = self._out(name, x.shape)
         inputs = [x, self._random(f"{name}/w", (1, 3, 3, x.shape[3])),
                   self._random(f"{name}/b", (x.shape[3],))]  # fmt: skip
-        self.graph.add("DEPTHWISE_CONV_2D", inputs, [out], depth_multiplier=1,
-                       fused_activation_function="RELU6", **ONE)  # fmt: skip
+        self.graph.add(
+            "DEPTHWISE_CONV_2D",
+            inputs,
+            [out],
+            depth_multiplier=1,
+            fused_activation_function="RELU6",
+            **ONE,
+        )
         return out
 
-    def op(self, name: str, kind: str, inputs: list[Tensor], shape: tuple[int, ...],
-           **attrs: object) -> Tensor:  # fmt: skip
+    def op(
+        self, name: str, kind: str, inputs: list[Tensor], shape: tuple[int, ...], **attrs: object
+    ) -> Tensor:
         out = self._out(name, shape)
         self.graph.add(kind, inputs, [out], **attrs)
         return out

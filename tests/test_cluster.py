@@ -228,8 +228,9 @@ def test_as_few_values_as_the_target_allows(
 def test_the_verb(tmp_path: Path, digits: tuple[Array, Array]) -> None:
     out, page, rows = (tmp_path / n for n in ("o.tflite", "o.html", "d.npz"))
     np.savez(rows, x=digits[0], labels=digits[1])
-    record = answer("cluster", F32, "-o", out, "-k", 8, "--data", rows, "--labels", "labels",
-                    "--report", page)  # fmt: skip
+    record = answer(
+        "cluster", F32, "-o", out, "-k", 8, "--data", rows, "--labels", "labels", "--report", page
+    )
     assert record["schema"] == "sanderling.cluster/1" and record["problems"] == []
     assert [r["values"] <= 8 for r in record["layers"]] == [True] * 3
     assert "Clustering of" in page.read_text()
@@ -279,8 +280,15 @@ def _depthwise_model() -> Model:
     deep = graph.constant("deep", rng.normal(size=(1, 3, 3, 64)).astype(np.float32))
     zeros = graph.constant("zeros", np.zeros(64, np.float32))
     y = graph.tensor("y", DType.FLOAT32, (1, 8, 8, 64))
-    graph.add("DEPTHWISE_CONV_2D", [x, deep, zeros], [y], padding="SAME", stride_h=1, stride_w=1,
-              depth_multiplier=64)  # fmt: skip
+    graph.add(
+        "DEPTHWISE_CONV_2D",
+        [x, deep, zeros],
+        [y],
+        padding="SAME",
+        stride_h=1,
+        stride_w=1,
+        depth_multiplier=64,
+    )
     point = graph.constant("point", rng.normal(size=(64, 1, 1, 64)).astype(np.float32))
     out = graph.tensor("out", DType.FLOAT32, (1, 8, 8, 64))
     graph.add("CONV_2D", [y, point, zeros], [out], padding="SAME", stride_h=1, stride_w=1)

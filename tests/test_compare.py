@@ -21,8 +21,16 @@ QUICK = ("--launches", "1", "--min-secs", "0.02")
 
 
 def one(name: str, accuracy: float, ms: float, kb: int = 100, **more: Any) -> Candidate:
-    return Candidate(name, f"{name}.tflite", "s", accuracy, latency=ms * 1e-3, size=kb * 1024,
-                     quantisation="none", **more)  # fmt: skip
+    return Candidate(
+        name,
+        f"{name}.tflite",
+        "s",
+        accuracy,
+        latency=ms * 1e-3,
+        size=kb * 1024,
+        quantisation="none",
+        **more,
+    )
 
 
 def marked(*candidates: Candidate) -> Sequence[Candidate]:
@@ -32,9 +40,11 @@ def marked(*candidates: Candidate) -> Sequence[Candidate]:
 
 def test_who_is_beaten_and_by_whom() -> None:
     best, fast, small, poor = marked(
-        one("best", 0.9, 10, 500), one("fast", 0.7, 1, 400), one("small", 0.6, 5, 50),
+        one("best", 0.9, 10, 500),
+        one("fast", 0.7, 1, 400),
+        one("small", 0.6, 5, 50),
         one("poor", 0.65, 6, 450),
-    )  # fmt: skip
+    )
     assert [c.is_on_front for c in (best, fast, small, poor)] == [True, True, True, False]
     assert poor.beaten_by == ["fast (s)"]
     assert [c.model for c in front([best, fast, small, poor], ("accuracy", "latency"))] == [

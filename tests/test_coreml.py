@@ -157,7 +157,7 @@ def test_options_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"precision": "float16", "compute_units": "cpu_and_ne"}
     made = sanderling.load_delegate("coreml", given)
     assert isinstance(made, CoremlDelegate)
-    assert made.options == ProgramOptions("float16", "cpu_and_ne")
+    assert made.program_options == ProgramOptions("float16", "cpu_and_ne")
     with pytest.raises(InputError, match="no option threads"):
         sanderling.load_delegate("coreml", {"threads": 2})
     with pytest.raises(InputError, match="`precision` is 'half'") as caught:
@@ -222,13 +222,40 @@ def small_net() -> Model:
 
     same = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
     x = graph.input("serving:image", DType.FLOAT32, (1, 8, 8, 3))
-    a = add("CONV_2D", [x, values(4, 3, 3, 3), values(4)], 1, 8, 8, 4,
-            fused_activation_function="RELU6", **same)  # fmt: skip
-    b = add("DEPTHWISE_CONV_2D", [a, values(1, 3, 3, 4), values(4)], 1, 8, 8, 4,
-            depth_multiplier=1, **same)  # fmt: skip
+    a = add(
+        "CONV_2D",
+        [x, values(4, 3, 3, 3), values(4)],
+        1,
+        8,
+        8,
+        4,
+        fused_activation_function="RELU6",
+        **same,
+    )
+    b = add(
+        "DEPTHWISE_CONV_2D",
+        [a, values(1, 3, 3, 4), values(4)],
+        1,
+        8,
+        8,
+        4,
+        depth_multiplier=1,
+        **same,
+    )
     c = add("ADD", [a, b], 1, 8, 8, 4, fused_activation_function="RELU")
-    d = add("MAX_POOL_2D", [c], 1, 4, 4, 4, padding="VALID", stride_h=2, stride_w=2,
-            filter_height=2, filter_width=2)  # fmt: skip
+    d = add(
+        "MAX_POOL_2D",
+        [c],
+        1,
+        4,
+        4,
+        4,
+        padding="VALID",
+        stride_h=2,
+        stride_w=2,
+        filter_height=2,
+        filter_width=2,
+    )
     e = add("RESIZE_BILINEAR", [d, integers(8, 8)], 1, 8, 8, 4, half_pixel_centers=True)
     f = add("CONCATENATION", [c, e], 1, 8, 8, 8, axis=3)
     g = add("MEAN", [f, integers(1, 2)], 1, 8)

@@ -32,8 +32,14 @@ def test_a_step_prints_its_command_and_leaves_its_record(tmp_path: Path) -> None
 def test_the_journey_is_whole() -> None:
     journey = list(home.steps())
     assert [step.name for step in journey] == [
-        "run", "bench", "profile", "quantize", "eval", "diff", "advise",
-    ]  # fmt: skip
+        "run",
+        "bench",
+        "profile",
+        "quantize",
+        "eval",
+        "diff",
+        "advise",
+    ]
     assert all(step.words[0] in VERBS and step.words[-2] == "--json" for step in journey)
     written = [step.words[-1] for step in journey]
     assert len(set(written)) == len(written)
@@ -52,8 +58,8 @@ def test_only_the_core_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_that_fails_is_told_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = home.Step("bad", "what fails?", ("run", "none.tflite"))
-    good = home.Step("good", "what works?", ("--version",))
+    bad = home.DemoCommand("bad", "what fails?", ("run", "none.tflite"))
+    good = home.DemoCommand("good", "what works?", ("--version",))
     monkeypatch.setattr(home, "steps", lambda: iter([bad, good]))
     done = call("demo", "--out", tmp_path / "d", status=1)
     assert "none.tflite" in done.stdout and "these failed: bad" in done.stdout

@@ -31,18 +31,10 @@ from sanderling.ir import Array, DType, Graph, Tensor
 from sanderling.runtime.inputs import dequantize_array
 
 from .support import shared_models
-from .test_coco import IDS, NAMES, annotations, by_pycocotools, detections, write
+from .support.coco_files import IDS, NAMES, annotations, by_pycocotools, detections, write
+from .support.coco_files import coco_pair as coco_pair
 
 Record = dict[str, Any]
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path]:
-    truth = annotations()
-    return (
-        write(tmp_path / "instances.json", truth),
-        write(tmp_path / "results.json", detections(truth)),
-    )
 
 
 # -- heads --------------------------------------------------------------------------------------

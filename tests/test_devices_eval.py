@@ -12,29 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from sanderling import evaluate_task, make_task, save
-from sanderling.cli.app import app
 from sanderling.ir import DType, Graph, Model
 from sanderling.measure.devices.eval_tools import read_metrics
 from sanderling.protobuf import parse_text
 
 from .support import scripted_eval
+from .support.coco_files import coco_world as coco_world
+from .support.command_line import call
 from .support.eval_command import F32, INT8, no_shared_cache  # noqa: F401
 from .support.phones import Phone, scripted_phone  # noqa: F401
-from .test_coco import world  # noqa: F401
 
 CLASSES, COUNT = 12, 9
 IMAGENET, COCO = "imagenet_image_classification", "coco_object_detection"
 STORE = "sanderling-files"
-
-
-def call(*words: object, status: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(w) for w in words])
-    assert result.exit_code == status, result.output + repr(result.exception)
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
 
 
 def classifier(path: Path, channels: int = 3, classes: int = CLASSES) -> Path:
@@ -263,7 +255,7 @@ def test_models_and_pictures_that_the_tool_does_not_take(
 
 def test_a_detector_on_the_phone(
     phone: Callable[..., Phone],
-    world: dict[str, Path],  # noqa: F811
+    world: dict[str, Path],
 ) -> None:
     """Every detection is read: the phone's AP is computed by the same code as ours."""
     device = phone()

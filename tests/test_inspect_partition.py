@@ -58,8 +58,11 @@ def test_the_partition_is_that_of_a_session() -> None:
     )
     assert record["folded"] == 2 and record["taken"] == 1
     assert [(op["index"], op["delegate"]) for op in record["ops"]] == [
-        (0, "constant"), (1, "constant"), (2, "some"), (3, "cpu")
-    ]  # fmt: skip
+        (0, "constant"),
+        (1, "constant"),
+        (2, "some"),
+        (3, "cpu"),
+    ]
     assert [op["refusals"] for op in record["ops"]][:3] == [[], [], []]
     assert record["ops"][3]["refusals"] == [{"delegate": "some", "reason": "it has no NEG"}]
 

@@ -322,7 +322,7 @@ def test_what_views_are_made_of_is_made_once(monkeypatch: pytest.MonkeyPatch) ->
     interpreter = ready(sanderling)
     view = interpreter.tensor(0)
     view()
-    monkeypatch.setattr(sanderling.runtime.allocation, "Lender", None)
+    monkeypatch.setattr(sanderling.runtime.interpreter_memory, "Lender", None)
     for value in (3, 5):
         view()[...] = value
         interpreter.invoke()

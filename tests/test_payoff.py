@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sanderling.measure.bench as home
 from sanderling.measure import bench_tables, sweep
-from sanderling.measure.bench import Bench
+from sanderling.measure.bench_results import Bench, ratio
 from sanderling.measure.part_times import PartTime, part_times
 from sanderling.measure.payoff import Evidence, Payoff, payoffs, reasons
 from sanderling.measure.record import Result, Setting
@@ -38,7 +37,7 @@ def found(ms: float, *parts: PartTime, delegates: tuple[str, ...] = ("npu",)) ->
 
 def judged(ms: float, *parts: PartTime) -> Payoff:
     """A delegate's run against a cpu that takes 1 ms."""
-    (one,) = payoffs([measured(ms=1.0), found(ms, *parts)], home.ratio)
+    (one,) = payoffs([measured(ms=1.0), found(ms, *parts)], ratio)
     return one
 
 
@@ -105,7 +104,7 @@ def test_without_an_op_nothing_is_won(high: float) -> None:
 
 def test_parts_that_cannot_be_timed_took_ops() -> None:
     untimed = measured(ms=3.0, setting=Setting(delegates=("npu",)), facts={"foreign ops": 4})
-    (one,) = payoffs([measured(ms=1.0), untimed], home.ratio)
+    (one,) = payoffs([measured(ms=1.0), untimed], ratio)
     assert one.ops == 4 and one.verdict == "slower than the cpu alone: not timed"
 
 
@@ -126,7 +125,7 @@ def test_a_delegate_is_compared_with_the_cpu_at_the_same_threads() -> None:
         measured(ms=9.0, setting=Setting("litert")),  # another engine is no delegate
         Result("m.tflite", Setting(delegates=("broken",)), error="it crashed"),
     ]
-    (one,) = payoffs(results, home.ratio)
+    (one,) = payoffs(results, ratio)
     assert one.against == "sanderling, 2 threads" and one.is_slower and one.delegates == "npu"
 
 
@@ -137,7 +136,7 @@ def test_evidence_without_loss_blames_no_border() -> None:
 
 def test_the_recommendation_counts_borders() -> None:
     results = [measured(ms=1.0), found(0.5, part(ms=0.4))]
-    chosen = sweep.recommend(results, home.ratio, (), list(payoffs(results, home.ratio)))
+    chosen = sweep.recommend(results, ratio, (), list(payoffs(results, ratio)))
     assert chosen is not None and chosen.setting == "sanderling, npu, 1 thread"
     assert chosen.why.endswith(
         "; what crosses its borders in a run, 2 tensors of 64 KiB, is counted"
@@ -146,21 +145,21 @@ def test_the_recommendation_counts_borders() -> None:
 
 def test_the_recommendation_names_who_is_slower() -> None:
     results = [measured(ms=1.0), found(3.0, part(ms=2.9)), found(9.0, delegates=("tpu",))]
-    chosen = sweep.recommend(results, home.ratio, (), list(payoffs(results, home.ratio)))
+    chosen = sweep.recommend(results, ratio, (), list(payoffs(results, ratio)))
     assert chosen is not None and chosen.setting == "sanderling, 1 thread"
     assert chosen.why.endswith("; slower than the cpu alone: npu, tpu")
 
 
 def test_of_equals_the_cpu_alone_is_taken() -> None:
     results = [found(0.99, part(ms=0.9)), measured(ms=1.0)]
-    chosen = sweep.recommend(results, home.ratio)
+    chosen = sweep.recommend(results, ratio)
     assert chosen is not None and chosen.setting == "sanderling, 1 thread"
     assert "no engine of others" in chosen.why
 
 
 def test_a_row_says_it() -> None:
     results = [measured(ms=1.0), found(2.0, *[part(ms=0.6)] * 2)]
-    bench = Bench(results, payoffs=list(payoffs(results, home.ratio)), models={"m.tflite": {}})
+    bench = Bench(results, payoffs=list(payoffs(results, ratio)), models={"m.tflite": {}})
     columns, ((name, _, parts, ops, crossing, verdict),) = bench_tables.delegates(bench)
     assert columns[0] == "setting" and name == "sanderling, npu, 1 thread"
     assert (parts, ops, crossing) == ("2", "18/18", "128 KiB")

@@ -21,6 +21,7 @@ from sanderling.delegates.cpu.isa.targets import (
     runnable,
 )
 from sanderling.delegates.cpu.kernels.vision import image_input
+from sanderling.delegates.cpu.kernels.vision.image_input_kinds import KINDS, Kind
 from sanderling.delegates.cpu.runtime.image import Loaded
 from sanderling.evaluate.images import pillow_memory, pixels
 from sanderling.evaluate.images.pixels import PixelFinish, finished, read_pixels, tflite_bilinear
@@ -132,7 +133,7 @@ def test_reals_are_resized_too() -> None:
 def test_every_target_computes_the_same(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     target = emulated(target) if emulatable(target) and not runnable(target) else target
     image = image_input.compiled(target)
-    assert set(image.entries) == {k.name for k in image_input.KINDS}
+    assert set(image.entries) == {k.name for k in KINDS}
     if not runnable(target):
         return
     loaded = Loaded(image)
@@ -145,8 +146,8 @@ def test_every_target_computes_the_same(target: Target, monkeypatch: pytest.Monk
             assert np.array_equal(finished(picture, size, finish), expected), (finish, size)
 
 
-@pytest.mark.parametrize("kind", image_input.KINDS, ids=lambda k: k.name)
-def test_no_byte_beside_the_arrays_is_touched(kind: image_input.Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_no_byte_beside_the_arrays_is_touched(kind: Kind) -> None:
     """The picture ends where memory does; the result lies between others' bytes."""
     run = image_input.function(kind)
     assert run is not None

@@ -151,9 +151,13 @@ def _branches() -> Model:
     bias = graph.constant("bias", np.full(4, 0.1, np.float32))
     a, b, joined, out = (
         graph.tensor(name, DType.FLOAT32, shape)
-        for name, shape in (("a", (1, 6, 6, 4)), ("b", (1, 6, 6, 4)), ("j", (1, 6, 6, 8)),
-                            ("out", (1, 6, 6, 5)))
-    )  # fmt: skip
+        for name, shape in (
+            ("a", (1, 6, 6, 4)),
+            ("b", (1, 6, 6, 4)),
+            ("j", (1, 6, 6, 8)),
+            ("out", (1, 6, 6, 5)),
+        )
+    )
     graph.add("CONV_2D", [x, wide, bias], [a], **options)
     graph.add("CONV_2D", [a, wide, bias], [b], **options)
     total = graph.tensor("total", DType.FLOAT32, (1, 6, 6, 4))

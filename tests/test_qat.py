@@ -239,8 +239,19 @@ def test_the_verb_writes_what_the_function_returns(tmp_path: Path, samples: Path
         "--ranges",
         "minmax",
     ]
-    call("qat", DATA / "digits_f32.tflite", "-o", made, "--data", samples, *options,
-         "--json", told, "--report", tmp_path / "page.html")  # fmt: skip
+    call(
+        "qat",
+        DATA / "digits_f32.tflite",
+        "-o",
+        made,
+        "--data",
+        samples,
+        *options,
+        "--json",
+        told,
+        "--report",
+        tmp_path / "page.html",
+    )
     record = json.loads(told.read_text())
     assert record["schema"] == "sanderling.qat/1" and record["mode"] == "int8x4"
     assert record["modes"] == {"int8x4": 5} and len(record["epochs"]) == 1
@@ -249,10 +260,15 @@ def test_the_verb_writes_what_the_function_returns(tmp_path: Path, samples: Path
     assert {"difference", "mcnemar"} <= set(record["compared"]["accuracy"])
     assert record["layers"] and "<html" in (tmp_path / "page.html").read_text()
     other, _ = sanderling.qat(
-        DATA / "digits_f32.tflite", samples, "int8", weights="int4", labels="labels",
-        corrections="none", ranges="minmax",
+        DATA / "digits_f32.tflite",
+        samples,
+        "int8",
+        weights="int4",
+        labels="labels",
+        corrections="none",
+        ranges="minmax",
         schedule=Schedule(epochs=1, batch=64, rate=1e-3, mix=0.5),
-    )  # fmt: skip
+    )
     assert made.read_bytes() == bytes(sanderling.dump(other))
 
 

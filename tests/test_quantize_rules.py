@@ -6,20 +6,16 @@ reals as a step of the codes allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from sanderling.ir import Array, DType, Model, Op
-from sanderling.optimize.calibration.canonical import canonical
 from sanderling.optimize.modes.rules import RULES
 
-from .conformance.cases import CASES
 from .conformance.harness import Case
+from .support.quantize_cases import MODELS, PLAIN, feeds_of
 from .support.quantize_engines import ENGINES, exact, litert, ours, quantised
 
-EACH = 2  # models for each operator
 # Steps of the output by which an integer kernel may be off the exact result: rounding alone is half
 # a step. At 16 bits the functions are straight lines between 513 points, which bend where the
 # function is steep; a product of many values is brought to the output's scale after each factor.
@@ -35,43 +31,8 @@ GAP = {"REDUCE_PROD": 4.01}
 MODE_BITS = {"int8": 8, "int16x8": 16}
 
 
-def _fits(case: Case, model: Model) -> bool:
-    """A float model of one op, with something to quantise."""
-    graph = model.main
-    if len(graph.ops) != 1 or not graph.inputs or len(model.graphs) > 1:
-        return False
-    if any(0 in t.shape or t.is_variable for t in graph.tensors):
-        return False
-    if any(t.quant is not None and t.quant.is_set for t in graph.tensors):
-        return False
-    row = RULES[case.op]
-    reals = [*row.flowing(graph.ops[0]), *(graph.outputs if row.real_out else [])]
-    weights = [graph.ops[0].input(i) for i in row.weights]
-    if any(t.dtype is not DType.FLOAT32 for t in reals):
-        return False
-    constant = all(w is not None and w.is_constant for w in weights)
-    return constant and [op.name for op in canonical(model).main.ops] == [case.op]
-
-
-def _models() -> Iterator[tuple[str, Case]]:
-    for name in PLAIN:
-        found = 0
-        for case in CASES:
-            if case.op == name and found < EACH and case.runs == 1 and _fits(case, case.model()):
-                found += 1
-                yield name, case
-
-
-PLAIN = [name for name, row in RULES.items() if not row.recurrent]
-MODELS = list(_models())
-
-
 def test_every_row_has_a_model() -> None:
     assert {name for name, _ in MODELS} == set(PLAIN)
-
-
-def _feeds(case: Case, model: Model) -> list[Array]:
-    return [np.asarray(a) for a in case.arrays(model, np.random.default_rng(0))]
 
 
 @pytest.mark.parametrize("mode", MODE_BITS)
@@ -79,7 +40,7 @@ def _feeds(case: Case, model: Model) -> list[Array]:
 def test_row(name: str, case: Case, mode: str) -> None:
     row, bits = RULES[name], MODE_BITS[mode]
     source = case.model()
-    feeds = _feeds(case, source)
+    feeds = feeds_of(case, source)
     made = quantised(source, [feeds], mode)
     if bits not in row.bits:
         assert "bit kernel" in next(iter(made.solution.reasons.values()))

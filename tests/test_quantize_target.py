@@ -12,7 +12,7 @@ import pytest
 import sanderling
 from sanderling import Target, TargetMissedError, load, make_task, quantize, save
 from sanderling.ir import DType, Model
-from sanderling.optimize.judging.finer import MOST_GIVEN_BACK, FinerSearch, mark_pareto
+from sanderling.optimize.judging.finer_ops import MOST_GIVEN_BACK, FinerSearch, mark_pareto
 from sanderling.optimize.judging.report import Trial
 from sanderling.optimize.judging.target import LEAST_HALF
 

@@ -11,9 +11,9 @@ from sanderling.optimize.modes.scheme import MODES
 from sanderling.optimize.modes.xnnpack import reason, refused
 
 from .conformance.harness import Case
+from .support.quantize_cases import MODELS, feeds_of
 from .support.quantize_engines import delegated, litert, quantised
 from .support.quantize_nets import EVERYTHING, WEIGHTED, tower
-from .test_quantize_rules import MODELS, _feeds
 
 # Taken or not for reasons that are not known: adjoint operands of different ranks.
 UNKNOWN = ("BATCH_MATMUL",)
@@ -32,7 +32,7 @@ def agrees(model: Model) -> None:
 @pytest.mark.parametrize("name, case", MODELS, ids=[f"{i}-{n}" for i, (n, _) in enumerate(MODELS)])
 def test_rows(name: str, case: Case, mode: str) -> None:
     model = case.model()
-    agrees(quantised(model, [_feeds(case, model)], mode).model)
+    agrees(quantised(model, [feeds_of(case, model)], mode).model)
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if not MODES[m].is_integer])

@@ -176,8 +176,10 @@ def text_model(width: int = 8, length: int = 6) -> Model:
     table = graph.constant("table", values)
     x = made("words", "GATHER", [table, ids], 1, length, width, axis=0, batch_dims=0)
     x = layer(layer(x, "first"), "second")
-    sizes = [graph.constant(n, np.array(s, np.int32)) for n, s in
-             (("flat", [length, width]), ("whole", [1, length, width]))]  # fmt: skip
+    sizes = [
+        graph.constant(n, np.array(s, np.int32))
+        for n, s in (("flat", [length, width]), ("whole", [1, length, width]))
+    ]
     ones = graph.constant("ones", np.ones((length, 1), np.float32))
     x = made("rows", "RESHAPE", [x, sizes[0]], length, width)
     x = made("rows/scaled", "MUL", [x, ones], length, width)

@@ -183,8 +183,10 @@ def test_a_float_model_becomes_int8_for_the_edge_tpu() -> None:
     (inner,), (outer,) = made.model.main.inputs, made.model.main.outputs
     assert inner.dtype is outer.dtype is DType.INT8 and not inner.is_dynamic
     assert {name for change in made.changes for name in change.rewrites} >= {
-        "HARD_SWISH as RELU6", "LEAKY_RELU as PRELU", "int8 model",
-    }  # fmt: skip
+        "HARD_SWISH as RELU6",
+        "LEAKY_RELU as PRELU",
+        "int8 model",
+    }
 
 
 def test_samples_make_the_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

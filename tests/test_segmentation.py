@@ -25,7 +25,8 @@ from sanderling.evaluate.tasks.segmentation import VOC, confusion, figures, matc
 from sanderling.ir import Array, DType, Graph, Model
 
 from .support import shared_models
-from .test_coco import by_pycocotools, call, write
+from .support.coco_files import by_pycocotools, write
+from .support.command_line import call
 
 Record = dict[str, Any]
 RNG = np.random.default_rng(4)

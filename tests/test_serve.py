@@ -326,7 +326,11 @@ def test_a_graph_has_no_two_ops_at_one_place() -> None:
     assert len(set(drawing.places.values())) == 4 and drawing.places[3][0] == 2
     assert svg(nodes, "latency", "graph").count("<path") == 5
     assert [heat(v, 1.0) for v in (None, 0.0, 1.0, 2.0)] == [
-        "heat-none", "heat-0", "heat-9", "heat-9"]  # fmt: skip
+        "heat-none",
+        "heat-0",
+        "heat-9",
+        "heat-9",
+    ]
 
 
 # -- the command ----------------------------------------------------------------------------------

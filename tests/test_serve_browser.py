@@ -137,8 +137,10 @@ def test_a_trace_is_handed_to_perfetto_by_a_click(browser: Any, address: str) ->
     """To a page that answers as Perfetto's does; until the click no request leaves this machine."""
     watched = Watched(browser, address)
     page = watched.go("/traces")
-    watched.context.route("https://ui.perfetto.dev/**", lambda route: route.fulfill(
-        body=PERFETTO, content_type="text/html"))  # fmt: skip
+    watched.context.route(
+        "https://ui.perfetto.dev/**",
+        lambda route: route.fulfill(body=PERFETTO, content_type="text/html"),
+    )
     with watched.context.expect_page() as opened:
         page.get_by_role("button", name="Open kind-of-record/a-trace.json in Perfetto").click()
     opened.value.wait_for_function("document.title !== 'waiting' && document.title")

@@ -180,6 +180,21 @@ def test_too_many_jobs_are_refused(folder: Path, scripted: Callable[[str], None]
     assert all(j.state == CANCELLED for j in jobs.all.values())
 
 
+def test_the_oldest_jobs_that_are_over_are_dropped(
+    folder: Path, scripted: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "MOST_KEPT", 2)
+    scripted("import time; time.sleep(60)")
+    jobs = Jobs(folder)
+    first = jobs.start("bench", BENCH)
+    for _ in range(4):
+        jobs.cancel(jobs.start("bench", BENCH).id)
+    last = jobs.start("bench", BENCH)
+    assert list(jobs.all) == [first.id, 4, 5, last.id] and last.id == jobs.count == 6
+    assert not first.is_over, "who is at work stays, however old"
+    jobs.stop()
+
+
 # -- through the page -----------------------------------------------------------------------------
 
 

@@ -75,6 +75,7 @@ def test_a_setting_carries_what_sessions_keep() -> None:
     kept = carried(Values(flags | {"last_delegate_node_index": 7, "require_full_delegation": True}))
     assert dict(kept) == {
         "gpu_backend": "cl",
+        "gpu_precision_loss_allowed": True,  # the tool's default
         "max_delegated_partitions": 2,
         "last_delegate_node_index": 7,
         "require_full_delegation": True,
@@ -103,7 +104,8 @@ def test_flags_reach_every_worker_of_an_evaluation(digits: Path, tmp_path: Path)
         sanderling.runtime.registry._registered.pop("gpu", None)
     lines = [line.split(maxsplit=2) for line in notes.read_text().splitlines()]
     assert {int(pid) for pid, _, _ in lines} - {os.getpid()}
-    assert {(count, seen) for _, count, seen in lines} == {("2", "{'gpu_backend': 'cl'}")}
+    flags = {"gpu_backend": "cl", "gpu_precision_loss_allowed": True}
+    assert {(count, seen) for _, count, seen in lines} == {("2", str(flags))}
 
 
 def test_options_of_a_delegate_reach_an_evaluation(digits: Path) -> None:

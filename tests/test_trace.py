@@ -21,7 +21,7 @@ from sanderling.delegates.cpu.runtime.traced import TracedExecutable
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
 from sanderling.measure.trace_insights import insights
-from sanderling.runtime.trace import Slice, Trace
+from sanderling.runtime.trace_data import Slice, Trace
 from sanderling.runtime.tracefile import read
 from sanderling.spans import tape
 
@@ -378,7 +378,7 @@ def test_threads_of_python_have_tracks_of_their_own() -> None:
 def test_a_recording_that_is_full_counts_what_it_leaves_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sanderling.runtime.trace.MOST_SLICES", 10)
+    monkeypatch.setattr("sanderling.runtime.recorder.MOST_SLICES", 10)
     with trace.record() as made:
         for number in range(25):
             with trace.section(f"{number}"):

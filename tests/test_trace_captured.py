@@ -16,7 +16,7 @@ from sanderling.errors import InputError
 from sanderling.measure.captures import read_trace
 from sanderling.measure.model_trace import op_times, summary
 from sanderling.measure.trace_insights import insights
-from sanderling.runtime.trace import Trace
+from sanderling.runtime.trace_data import Trace
 
 from .support import captured_traces as captured
 from .support.captured_traces import GAP, MS, Story, crowded_story, gpu_story

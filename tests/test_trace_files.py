@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sanderling.measure.trace_insights import insights
-from sanderling.runtime.trace import Slice, Trace
+from sanderling.runtime.trace_data import Slice, Trace
 from sanderling.runtime.tracefile import encode, lanes, read, to_chrome
 
 from .support.perfetto_engine import engine

@@ -7,7 +7,8 @@ import pytest
 
 from sanderling import FallbackWarning, load
 from sanderling.measure.trace_insights import insights
-from sanderling.runtime.trace import Instant, Slice, Trace, record
+from sanderling.runtime.recorder import record
+from sanderling.runtime.trace_data import Instant, Slice, Trace
 
 from .support.command_line import F32
 from .support.fake_delegates import Some

@@ -15,7 +15,8 @@ import sanderling.choose.tune as home
 from sanderling.choose.tune import tune
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
-from sanderling.measure.bench import Bench, BenchedModel, Gap, Procedure
+from sanderling.measure.bench import BenchedModel, Procedure
+from sanderling.measure.bench_results import Bench, Gap
 from sanderling.measure.record import Result, Setting
 from sanderling.runtime.settings_file import KeptSettings, read_settings
 
@@ -227,8 +228,18 @@ def test_a_real_search_and_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     session = sanderling.load(MODEL).compile(settings=target)
     assert session.threads == kept.threads
     call("run", MODEL, "--random", "0", "--settings", target)
-    call("bench", MODEL, "--settings", target, "--launches", "1", "--min-secs", "0.01",
-         "--warmup-secs", "0")  # fmt: skip
+    call(
+        "bench",
+        MODEL,
+        "--settings",
+        target,
+        "--launches",
+        "1",
+        "--min-secs",
+        "0.01",
+        "--warmup-secs",
+        "0",
+    )
 
 
 def test_what_is_given_wins_over_the_file(tmp_path: Path) -> None:

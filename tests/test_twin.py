@@ -79,11 +79,23 @@ def _small() -> Model:
     x = g.input("x", DType.FLOAT32, (1, 6, 6, 3))
     a = g.tensor("a", DType.FLOAT32, (1, 6, 6, 4))
     window = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
-    g.insert(Op("CONV_2D", [x, weights("w0", 4, 3, 3, 3), weights("b0", 4)], [a],
-                {**window, "fused_activation_function": "RELU6"}))  # fmt: skip
+    g.insert(
+        Op(
+            "CONV_2D",
+            [x, weights("w0", 4, 3, 3, 3), weights("b0", 4)],
+            [a],
+            {**window, "fused_activation_function": "RELU6"},
+        )
+    )
     b = g.tensor("b", DType.FLOAT32, (1, 6, 6, 4))
-    g.insert(Op("DEPTHWISE_CONV_2D", [a, weights("w1", 1, 3, 3, 4), weights("b1", 4)], [b],
-                {**window, "depth_multiplier": 1}))  # fmt: skip
+    g.insert(
+        Op(
+            "DEPTHWISE_CONV_2D",
+            [a, weights("w1", 1, 3, 3, 4), weights("b1", 4)],
+            [b],
+            {**window, "depth_multiplier": 1},
+        )
+    )
     c = g.tensor("c", DType.FLOAT32, (1, 6, 6, 4))
     g.insert(Op("ADD", [a, b], [c]))
     d = g.tensor("d", DType.FLOAT32, (1, 4))

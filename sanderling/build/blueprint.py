@@ -14,10 +14,10 @@ from ..measure.inputs import by_input, checked_shape
 from ..progress import waiting
 from ..runtime.plans import verify_model
 from ..runtime.session import Session
-from .ahead import Version, plan_ahead
+from .c_sources import checked_name, identifier, texts
 from .objects import Objects, make_objects
+from .planned_parts import Version, plan_ahead
 from .platforms import NATIVE, Platform, platform_of
-from .sources import checked_name, identifier, texts
 
 MOST_THREADS = 1024  # as in runtime.c
 
@@ -36,7 +36,7 @@ class Blueprint:
 
     @property
     def names(self) -> tuple[list[str], list[str]]:
-        """Of inputs, in the graph's order, and of outputs, in the signature's."""
+        """The names of the inputs, in the graph's order, and of the outputs, in the signature's."""
         called = {tensor: name for name, tensor in self.entry.inputs.items()}
         return [called.get(t, t.name) for t in self.entry.graph.inputs], list(self.entry.outputs)
 

@@ -22,8 +22,8 @@ from ..ir import Array
 from ..measure.inputs import Feeding
 from ..runtime.session import Session
 from .blueprint import Blueprint
+from .c_sources import filled
 from .runtime_ir import FOLDER
-from .sources import filled
 from .toolchain import Compiler, no_compiler, program, runner
 
 RUNS = 3  # one after the other on one instance: state shows
@@ -156,9 +156,12 @@ def _result(folder: Path, index: int, run: int, dtype: Any, shape: tuple[int, ..
 
 
 def _compared(
-    target: Target, threads: int, whose: str, wanted: Sequence[Sequence[Array]],
+    target: Target,
+    threads: int,
+    whose: str,
+    wanted: Sequence[Sequence[Array]],
     got: Sequence[Sequence[Array]],
-) -> Check:  # fmt: skip
+) -> Check:
     pairs = [
         (w, g) for ws, gs in zip(wanted, got, strict=True) for w, g in zip(ws, gs, strict=True)
     ]

@@ -11,7 +11,7 @@ from ..delegates.cpu.runtime.division import limits
 from ..delegates.cpu.runtime.executable import Compiled
 from ..delegates.cpu.runtime.faults import Site
 from ..ir import Quant, Tensor
-from .ahead import AheadPart, Copy, Place, Version
+from .planned_parts import AheadPart, ArgumentPlace, Copy, Version
 from .platforms import Platform, probes
 
 # A value of the table with its type: "i64 5", "ptr @x".
@@ -118,7 +118,7 @@ class Descriptor:
         return "\n".join(lines) + "\n"
 
     def _symbols(self, versions: Sequence[Version]) -> list[str]:
-        """Of the other objects of the library."""
+        """The names that the other objects of the library define."""
         found = [f"{self.name}_cpuid", f"{self.name}_xcr0"]
         found = found if self.platform.machine == "x86_64" else []
         for version in versions:
@@ -173,7 +173,7 @@ class Descriptor:
         ]
 
     def _function(self, tables: Tables, part: AheadPart, places: Field) -> list[Field]:
-        assert part.op is not None
+        assert part.op is not None, "a part is compiled, or the call of an op's function"
         options = bytes(part.op.attrs.get("options") or b"")
         return [
             *[NULL] * 4,
@@ -206,7 +206,7 @@ def _functions(versions: Iterable[Version]) -> list[str]:
     return list(dict.fromkeys(p.function for v in versions for p in v.parts if p.function))
 
 
-def _place(tables: Tables, place: Place, described: bool) -> list[Field]:
+def _place(tables: Tables, place: ArgumentPlace, described: bool) -> list[Field]:
     """described: a function is told of its tensors."""
     about = NULL
     if described and place.tensor is not None:

@@ -81,8 +81,22 @@ def _laid_out(
         table += _SECTION.pack(name, kind, flags, 0, place, len(data), link, info, align, entry)
         body += data
     body += bytes(-len(body) % 8)
-    header = _HEADER.pack(_IDENT, _RELOCATABLE, MACHINES[machine], 1, 0, 0, len(body), 0,
-                          _HEADER.size, 0, 0, _SECTION.size, len(rows), len(rows) - 1)  # fmt: skip
+    header = _HEADER.pack(
+        _IDENT,
+        _RELOCATABLE,
+        MACHINES[machine],
+        1,
+        0,
+        0,
+        len(body),
+        0,
+        _HEADER.size,
+        0,
+        0,
+        _SECTION.size,
+        len(rows),
+        len(rows) - 1,
+    )
     body[: _HEADER.size] = header
     return bytes(body + table)
 

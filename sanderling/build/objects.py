@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from ..delegates.cpu.codegen.jit import compile_object
 from ..delegates.cpu.isa.targets import TARGETS, Target
-from .ahead import AheadPart, Version
+from ..delegates.cpu.runtime.executable import Compiled
 from .descriptor import ENTRIES, Descriptor, entry_symbol
 from .elf import Section, archive, object_file
+from .planned_parts import Version
 from .platforms import CPUID, XCR0, Platform
 from .runtime_ir import runtime_ir
 
@@ -59,8 +60,8 @@ def make_objects(
     for version in versions:
         for index, part in enumerate(version.parts):
             if part.compiled is not None:
-                made.members.append(_code(name, platform, version, index, part))
-                weights[id(part.compiled)] = _weights(name, platform, part, known, made)
+                made.members.append(_code(name, platform, version, index, part.compiled))
+                weights[id(part.compiled)] = _weights(name, platform, part.compiled, known, made)
         made.sizes.append(_sizes(version))
     if platform.machine == "x86_64":
         made.members.append(_asks(name, platform))
@@ -79,10 +80,9 @@ def _plainest(platform: Platform) -> Target:
 
 
 def _code(
-    name: str, platform: Platform, version: Version, index: int, part: AheadPart
+    name: str, platform: Platform, version: Version, index: int, made: Compiled
 ) -> tuple[str, bytes]:
-    assert part.compiled is not None
-    image = part.compiled.image
+    image = made.image
     symbols = {entry_symbol(name, version, index, e): image.entries[e] for e in ENTRIES}
     stem = f"{name}_{version.target.name}_{index}"
     section = Section(
@@ -92,11 +92,10 @@ def _code(
 
 
 def _weights(
-    name: str, platform: Platform, part: AheadPart, known: dict[bytes, str], made: Objects
+    name: str, platform: Platform, packed: Compiled, known: dict[bytes, str], made: Objects
 ) -> str:
     """The symbol of a part's weights; versions that pack them alike share them."""
-    assert part.compiled is not None
-    data = part.compiled.weights.tobytes()
+    data = packed.weights.tobytes()
     key = hashlib.sha256(data).digest()
     if key not in known:
         known[key] = f"{name}_weights_{len(known)}"

@@ -30,7 +30,7 @@ _OF_TARGET = re.compile(r'"[\w.-]+"="[^"]*" ?|, ![a-z.]+ ![0-9]+')
 
 
 def digest() -> str:
-    """Of the sources."""
+    """The digest of the sources."""
     content = b"".join((FOLDER / name).read_bytes() for name in SOURCES)
     return hashlib.sha256(content).hexdigest()
 

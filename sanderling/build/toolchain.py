@@ -103,8 +103,13 @@ def shared_library(
     )
 
 
-def program(compiler: Compiler, output: Path, sources: Sequence[Path], flags: Sequence[str] = (),
-            static: bool = False) -> None:  # fmt: skip
+def program(
+    compiler: Compiler,
+    output: Path,
+    sources: Sequence[Path],
+    flags: Sequence[str] = (),
+    static: bool = False,
+) -> None:
     more = ["-static"] if static else []
     compiler.run("-O2", "-std=gnu11", *flags, "-o", output, *sources, *more, "-pthread", "-lm")
 

@@ -30,7 +30,7 @@ LEAST = 0.97  # a gain that is smaller is not worth a change of the model
 
 
 @dataclass(frozen=True)
-class Target:
+class Destination:
     """Where the model is to run. engine: who is measured here; rules: what judges it instead;
     accelerator: as the decision tree of `quantize --suggest` calls it."""
 
@@ -46,13 +46,13 @@ class Target:
 
 
 MEASURED = {
-    "cpu": Target("cpu", "this machine's CPU, run by Sanderling", "sanderling"),
-    "phone": Target("phone", "a phone's CPU; LiteRT on this machine stands for it", "litert"),
+    "cpu": Destination("cpu", "this machine's CPU, run by Sanderling", "sanderling"),
+    "phone": Destination("phone", "a phone's CPU; LiteRT on this machine stands for it", "litert"),
 }
 _ACCELERATORS = {"gpu": "gpu", "edgetpu": "edgetpu", "hexagon": "dsp"}
 
 
-def target_of(name: str) -> Target:
+def target_of(name: str) -> Destination:
     """A target by its name; the error lists what there is."""
     if name in MEASURED:
         return MEASURED[name]
@@ -60,7 +60,7 @@ def target_of(name: str) -> Target:
         known = ", ".join([*MEASURED, *(n for n in rule_names() if n not in MEASURED)])
         raise InputError(f"there is no target '{name}'", fix=f"one of {known}")
     kind = _ACCELERATORS.get(name.partition(":")[0], "none")
-    return Target(name, find_table(name).title, rules=name, accelerator=kind)
+    return Destination(name, find_table(name).title, rules=name, accelerator=kind)
 
 
 # -- figures --------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Gain:
 
     @property
     def width(self) -> float:
-        """Of the interval, in logarithms: the same for 0.5 and for 2."""
+        """The width of the interval, in logarithms: the same for 0.5 and for 2."""
         return math.log(self.high / self.low) if self.low > 0 else math.inf
 
     @property
@@ -210,7 +210,7 @@ class Advised:
     """What `advise` found. wants: what may gain once the user gives what it needs."""
 
     model: str
-    target: Target
+    target: Destination
     goal: str
     about: str
     advice: list[Advice] = field(default_factory=list)

@@ -21,10 +21,10 @@ from .advice import (
     REFUSED,
     Advice,
     Advised,
+    Destination,
     Gain,
     LookedAt,
     Proposal,
-    Target,
     Tried,
     target_of,
 )
@@ -76,7 +76,7 @@ def _evidence(
     data: str | os.PathLike[str] | None,
     preset: str,
     count: int,
-    target: Target,
+    target: Destination,
     goal: str,
     progress: Progress,
 ) -> Evidence:

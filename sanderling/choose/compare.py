@@ -18,7 +18,8 @@ from ..evaluate.running.evaluation import Evaluation, compare_evaluations, evalu
 from ..evaluate.task import Task, make_task
 from ..files import read_data
 from ..format import load
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, measure_models
+from ..measure.bench import Axes, BenchedModel, Procedure, measure_models
+from ..measure.bench_results import Bench
 from ..measure.inputs import Feeding
 from ..measure.inspection import inspect
 from ..measure.machine import machine
@@ -205,7 +206,8 @@ def _pairing(placed: Sequence[Placed], judged: Mapping[Way, Evaluation]) -> Diff
 
 
 def _notes(placed: Sequence[Placed]) -> list[str]:
-    """Whose latency is a delegate's or a phone's, and whose accuracy is this machine's."""
+    """A note on the candidates whose latency is a delegate's or a phone's, and whose accuracy is
+    this machine's."""
     borrowed = [c.name for c, way in placed if c.is_judged_elsewhere]
     if not borrowed:
         return []

@@ -9,7 +9,7 @@ from typing import Any
 from ..pages import heading, html_table, page, paragraph, side_by_side
 from ..plots import COLOURS, figure, inline, kind_of, render
 from ..tables import markdown
-from ..units import byte_size
+from ..units import MIB, byte_size
 from .candidates import Candidate, front
 from .compare import Compared
 
@@ -72,14 +72,14 @@ def as_markdown(found: Compared) -> str:
 
 Figure = Callable[[Candidate], float]
 GRAPHS: tuple[tuple[str, str, Figure, tuple[str, str]], ...] = (
-    ("size against accuracy", "size in MB", lambda c: c.size / 1e6, ("accuracy", "size")),
+    ("size against accuracy", "size in MiB", lambda c: c.size / MIB, ("accuracy", "size")),
     ("accuracy against latency", "latency in ms", lambda c: c.latency * 1e3,
      ("accuracy", "latency")),
 )  # fmt: skip
 
 
 def plot(found: Compared, path: str | Path) -> bytes:
-    """Both graphs in one picture, or a page with the tables."""
+    """Both plots side by side, or a page with the tables."""
     kind = kind_of(path)
     if kind == ".html":
         return as_page(found).encode()
@@ -104,9 +104,18 @@ def _draw(
     for c in found.candidates:
         low, high = c.accuracy_interval or (c.accuracy, c.accuracy)
         colour, shape = _looks(found, c)
-        axes.errorbar([x(c)], [c.accuracy], yerr=[[c.accuracy - low], [high - c.accuracy]],
-                      fmt=shape, color=colour, markerfacecolor=colour if c in best else "white",
-                      markersize=DOT, capsize=2, elinewidth=0.8, zorder=2)  # fmt: skip
+        axes.errorbar(
+            [x(c)],
+            [c.accuracy],
+            yerr=[[c.accuracy - low], [high - c.accuracy]],
+            fmt=shape,
+            color=colour,
+            markerfacecolor=colour if c in best else "white",
+            markersize=DOT,
+            capsize=2,
+            elinewidth=0.8,
+            zorder=2,
+        )
 
 
 FRONT, SHAPES = "#999999", "os^Dv<>p"

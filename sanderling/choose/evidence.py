@@ -25,7 +25,7 @@ from ..progress import plural
 from ..rewrites.driver import Rewritten, rewrite
 from ..rewrites.simplified import simplify
 from ..units import byte_size, si
-from .advice import Target
+from .advice import Destination
 
 Progress = Callable[[str, int, int], None]
 TRACED_RUNS = 8
@@ -41,14 +41,14 @@ class Evidence:
 
     path: Path
     model: Model
-    target: Target
+    target: Destination
     goal: str
     samples: Samples | None = None
     options: tuple[Option, ...] = ()
     progress: Progress = field(default=lambda what, done, total: None)
 
     def name(self, ending: str) -> str:
-        """Of a file that a command writes."""
+        """The name of a file that a command writes."""
         return f"{self.path.stem}{ending}"
 
     @property
@@ -78,14 +78,11 @@ class Evidence:
             + ("without weights" if self.kind == "none" else self.kind)
         )
 
-    def ops_named(self, *names: str) -> int:
-        return sum(op.name in names for graph in self.model.graphs for op in graph.ops)
-
     # -- measured when asked ----------------------------------------------------------------
 
     @cached_property
     def profile(self) -> dict[str, Any] | None:
-        """Of the target's engine; None where it tells nothing of single ops."""
+        """The profile by the target's engine; None where that tells nothing of single ops."""
         self.progress("profile", 0, 0)
         try:
             return profile(self.model, engine=self.base.engine, with_roofline=self.target.is_ours)
@@ -93,7 +90,7 @@ class Evidence:
             return None
 
     def share_of(self, *types: str) -> float | None:
-        """Of the time of a run, by types of ops."""
+        """The share of a run's time that ops of these types take; None without a profile."""
         if self.profile is None:
             return None
         spent = {row["type"]: row["median_ms"] for row in self.profile["by_type"]}
@@ -131,7 +128,7 @@ class Evidence:
 
     @cached_property
     def weights(self) -> list[tuple[Tensor, Array]]:
-        """Of products, those that are constant as they are."""
+        """The constant weights of products, each with its values."""
         found = dict.fromkeys(
             op.input(1) for graph in self.model.graphs for op in graph.ops if op.name in PRODUCTS
         )

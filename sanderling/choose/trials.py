@@ -19,7 +19,8 @@ from ..errors import SanderlingError
 from ..evaluate.differences.diff import Diff, diff
 from ..format import dump, save
 from ..ir import Array, Model
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, cpu_ratio, measure_models, ratio
+from ..measure.bench import Axes, BenchedModel, Procedure, measure_models
+from ..measure.bench_results import Bench, cpu_ratio, ratio
 from ..measure.inputs import Feeding
 from ..measure.noise import sentences
 from ..measure.process_memory import growth

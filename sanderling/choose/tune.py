@@ -21,7 +21,8 @@ import numpy as np
 
 from ..errors import ArgumentError, InputError, SanderlingError
 from ..ir import Shape
-from ..measure.bench import Axes, Bench, BenchedModel, Procedure, cpu_ratio, measure_models, ratio
+from ..measure.bench import Axes, BenchedModel, Procedure, measure_models
+from ..measure.bench_results import Bench, cpu_ratio, ratio
 from ..measure.inputs import Feeding
 from ..measure.machine import machine
 from ..measure.part_times import FOREIGN_OPS
@@ -35,6 +36,7 @@ from ..runtime.plugins import load_plugins
 from ..runtime.registry import FALLBACK
 from ..runtime.session import Session
 from ..runtime.settings_file import KeptSettings
+from ..units import MIB
 
 SCHEMA = "sanderling.tune/1"
 Progress = Callable[[str, int, int], None]
@@ -79,7 +81,7 @@ def _compared_memory(one: Result, other: Result) -> Ratio:
 
 
 def _exact(one: float, other: float) -> Ratio:
-    """Of figures that are measured once: what is within WORTH is the same."""
+    """The ratio of two figures that are measured once: what is within WORTH is the same."""
     value = one / other if 0 < other < math.inf else 1.0
     return Ratio(value, value / WORTH, value * WORTH, np.zeros(1))
 
@@ -379,7 +381,7 @@ def summary_rows(found: Tuning) -> list[list[str]]:
                 ("* " if result.setting == found.chosen.setting else "") + result.setting.name,
                 f"{_latency(result) * 1e3:.3f}",
                 f"{_cpu(result) * 1e3:.3f}",
-                f"{memory / 1e6:.1f}" if memory < math.inf else "",
+                f"{memory / MIB:.1f}" if memory < math.inf else "",
                 times,
             ]
         )

@@ -17,8 +17,9 @@ from ..files import check_ending
 from ..format import AtomicFile
 from ..measure import baseline as earlier
 from ..measure import bench_plots, bench_tables, model_table
-from ..measure.bench import SCHEMA, Bench, BenchInterrupted, Procedure
+from ..measure.bench import BenchInterrupted, Procedure
 from ..measure.bench import bench as measure
+from ..measure.bench_results import SCHEMA, Bench
 from ..measure.devices import DeviceOptions
 from ..measure.devices import check as check_device
 from ..measure.devices.adb import DeviceError

@@ -20,7 +20,7 @@ def benchmark_model(ctx: typer.Context) -> None:
     """Measure a model with the flags and the output lines of TensorFlow Lite's tool."""
     from ..measure.benchmark_model import flags
     from ..measure.benchmark_model.providers import DelegationError
-    from ..measure.benchmark_model.tool_run import measure, printer
+    from ..measure.benchmark_model.tool import measure, printer
     from ..measure.devices.adb import DeviceError
     from ..runtime.plugins import load_plugins
 

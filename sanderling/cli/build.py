@@ -143,22 +143,31 @@ def _text(found: Library) -> str:
         table(
             ["version", "code", "weights", "arena", "state", "steps"],
             [
-                [s["version"], *(byte_size(s[k]) for k in ("code", "weights", "arena", "state")),
-                 str(s["steps"])]
+                [
+                    s["version"],
+                    *(byte_size(s[k]) for k in ("code", "weights", "arena", "state")),
+                    str(s["steps"]),
+                ]
                 for s in found.sizes
             ],
         )
-    )  # fmt: skip
+    )
     parts.append(table(["file", "bytes"], [[n, str(size)] for n, size in found.files.items()]))
     if found.checks:
         parts.append(
             table(
                 ["checked", "threads", "runs", "against", "identical", "worst difference"],
                 [
-                    [c["version"], str(c["threads"]), str(c["runs"]), c["against"],
-                     "yes" if c["identical"] else "no", f"{c['worst']:.2g}"]
+                    [
+                        c["version"],
+                        str(c["threads"]),
+                        str(c["runs"]),
+                        c["against"],
+                        "yes" if c["identical"] else "no",
+                        f"{c['worst']:.2g}",
+                    ]
                     for c in found.checks
                 ],
             )
-        )  # fmt: skip
+        )
     return "\n\n".join(parts)

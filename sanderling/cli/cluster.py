@@ -11,8 +11,9 @@ from ..format import load
 from . import completion
 from . import training_options as options
 from .common import JsonPath, ModelPath, Quiet, check_targets
+from .new_model import check_output
 from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
-from .training_options import check_labels, check_output, keeping, need_torch, training_data
+from .training_options import check_labels, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.cluster import Clustering
@@ -121,9 +122,17 @@ def cluster(
     from .training_output import Targets
 
     how = Clustering(
-        clusters, start, per_channel, keep_zeros, depthwise, tuple(only), storage, seed,
-        depthwise_clusters, slack,
-    )  # fmt: skip
+        clusters,
+        start,
+        per_channel,
+        keep_zeros,
+        depthwise,
+        tuple(only),
+        storage,
+        seed,
+        depthwise_clusters,
+        slack,
+    )
     check_targets(
         {"--output": output, "--report": report, "--checkpoint": checkpoint, "--json": json},
         {"MODEL": model, "--data": data},
@@ -139,9 +148,15 @@ def cluster(
         found = None
         if data or epochs or max_drop is not None:
             found = training_data(
-                data, source, labels, "training and targets need some",
-                samples=samples, preset=preset, mean=mean, std=std,
-            )  # fmt: skip
+                data,
+                source,
+                labels,
+                "training and targets need some",
+                samples=samples,
+                preset=preset,
+                mean=mean,
+                std=std,
+            )
         with keeping(checkpoint):
             made, told = behind(
                 source,

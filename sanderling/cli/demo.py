@@ -40,7 +40,7 @@ TIMEOUT = 300  # seconds of a step
 
 
 @dataclass(frozen=True)
-class Step:
+class DemoCommand:
     """A command that a user would type in the folder, and what it is for."""
 
     name: str
@@ -77,32 +77,49 @@ def _missing() -> dict[str, str]:
     return found
 
 
-def steps() -> Iterator[Step]:
+def steps() -> Iterator[DemoCommand]:
     """The journey, with what is installed here."""
     drawn = ("--plot", "bench.png") if find_spec("matplotlib") else ()
     paged = ("--html", "profile.html") if find_spec("matplotlib") else ()
     report = ("--report", "quantize.html") if find_spec("matplotlib") else ()
+    told = ("--report", "advise.html")
     quick = ("--launches", "2", "--min-secs", "0.2", "--warmup-secs", "0.1")
     engines = ",".join(["sanderling", *_installed()])
-    yield Step("run", "what is this digit?",
-               ("run", FLOAT, "--input", ONE, "--labels", NAMES, "--top", "3",
-                "--json", "run.json"))  # fmt: skip
-    yield Step("bench", "how fast is it, beside the engines that are installed?",
-               ("bench", FLOAT, "--engines", engines, *quick, *drawn,
-                "--json", "bench.json"))  # fmt: skip
-    yield Step("profile", "where does the time go?",
-               ("profile", FLOAT, "--by-type", *paged, "--json", "profile.json"))  # fmt: skip
-    yield Step("quantize", "can it be smaller? calibrated with the pictures",
-               ("quantize", FLOAT, "-o", SMALL, "--data", PICTURES, *report,
-                "--json", "quantize.json"))  # fmt: skip
-    yield Step("eval", "is the small one as good? the same pictures, pair by pair",
-               ("eval", "arrays", SMALL, "--data", LABELLED, "--against", FLOAT,
-                "--json", "eval.json"))  # fmt: skip
-    yield Step("diff", "how far are its answers from the float model's?",
-               ("diff", FLOAT, SMALL, "--data", PICTURES, "--json", "diff.json"))  # fmt: skip
-    yield Step("advise", "what next? each piece of advice is tried out",
-               ("advise", FLOAT, "--data", PICTURES, "--seconds", "5", "--report", "advise.html",
-                "--json", "advise.json"))  # fmt: skip
+    yield DemoCommand(
+        "run",
+        "what is this digit?",
+        ("run", FLOAT, "--input", ONE, "--labels", NAMES, "--top", "3", "--json", "run.json"),
+    )
+    yield DemoCommand(
+        "bench",
+        "how fast is it, beside the engines that are installed?",
+        ("bench", FLOAT, "--engines", engines, *quick, *drawn, "--json", "bench.json"),
+    )
+    yield DemoCommand(
+        "profile",
+        "where does the time go?",
+        ("profile", FLOAT, "--by-type", *paged, "--json", "profile.json"),
+    )
+    yield DemoCommand(
+        "quantize",
+        "can it be smaller? calibrated with the pictures",
+        ("quantize", FLOAT, "-o", SMALL, "--data", PICTURES, *report, "--json", "quantize.json"),
+    )
+    yield DemoCommand(
+        "eval",
+        "is the small one as good? the same pictures, pair by pair",
+        ("eval", "arrays", SMALL, "--data", LABELLED, "--against", FLOAT, "--json", "eval.json"),
+    )
+    yield DemoCommand(
+        "diff",
+        "how far are its answers from the float model's?",
+        ("diff", FLOAT, SMALL, "--data", PICTURES, "--json", "diff.json"),
+    )
+    yield DemoCommand(
+        "advise",
+        "what next? each piece of advice is tried out",
+        ("advise", FLOAT, "--data", PICTURES, "--seconds", "5", *told, "--json", "advise.json"),
+    )
 
 
 def demo(
@@ -153,7 +170,7 @@ def demo(
         raise typer.Exit(FAILED)
 
 
-def _chosen(only: Sequence[str]) -> list[Step]:
+def _chosen(only: Sequence[str]) -> list[DemoCommand]:
     journey = list(steps())
     known = [step.name for step in journey]
     for name in only:
@@ -214,7 +231,7 @@ def _write(path: Path, content: str | bytes) -> None:
 # -- steps ----------------------------------------------------------------------------------------
 
 
-def _taken(step: Step, out: Path) -> tuple[str, Done]:
+def _taken(step: DemoCommand, out: Path) -> tuple[str, Done]:
     """Run a step's command in the folder: the text that it printed, and what came of it."""
     begun = time.monotonic()
     before = _stamps(out)

@@ -51,8 +51,20 @@ def shown(found: AtHand) -> str:
 def _gpu(gpu: Gpu) -> list[object]:
     o = gpu.offers
     groups = "-" if o.subgroups is None else " to ".join(map(str, sorted(set(o.subgroups))))
-    return [gpu.number, o.name, o.interface, o.driver, o.kind.name, byte_size(o.memory), gpu.form,
-            o.group, _yes(o.half), _yes(o.images), groups, _yes(o.shares_memory)]  # fmt: skip
+    return [
+        gpu.number,
+        o.name,
+        o.interface,
+        o.driver,
+        o.kind.name,
+        byte_size(o.memory),
+        gpu.form,
+        o.group,
+        _yes(o.half),
+        _yes(o.images),
+        groups,
+        _yes(o.shares_memory),
+    ]
 
 
 def _yes(fact: bool) -> str:
@@ -60,5 +72,12 @@ def _yes(fact: bool) -> str:
 
 
 def _phone(phone: Phone) -> list[object]:
-    return [phone.serial, phone.state, phone.model, phone.abi, phone.android, phone.gpu,
-            phone.gpu_class]  # fmt: skip
+    return [
+        phone.serial,
+        phone.state,
+        phone.model,
+        phone.abi,
+        phone.android,
+        phone.gpu,
+        phone.gpu_class,
+    ]

@@ -469,14 +469,14 @@ def _content(name: str, found: Evaluation, path: Path) -> bytes:
     import json
 
     if name == "save_preset":
-        pipeline = getattr(found.task, "pipeline", None)
-        if pipeline is None:
+        preset = found.task.preprocessing()
+        if preset is None:
             raise InputError(
                 f"the task '{found.task.name}' has no preprocessing to save",
                 where="--save-preset",
                 fix="leave it out",
             )
-        return (json.dumps(pipeline.to_json(), indent=2) + "\n").encode()
+        return (json.dumps(preset, indent=2) + "\n").encode()
     if name == "output_file":
         return found.task.tool_file(found.metrics, found.latency())
     if path.suffix.lower() == ".npz":

@@ -407,7 +407,7 @@ def _parts(record: Record) -> str:
 
 
 def _accepted(op: Record) -> str:
-    """Of an op that nobody refuses."""
+    """What is said of an op that nobody refuses."""
     return "yes, computed once" if op["delegate"] == FOLDED else "yes"
 
 

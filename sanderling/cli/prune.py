@@ -12,8 +12,9 @@ from ..format import load
 from . import completion
 from . import training_options as options
 from .common import JsonPath, ModelPath, Quiet, check_targets
+from .new_model import check_output
 from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
-from .training_options import check_labels, check_output, keeping, need_torch, training_data
+from .training_options import check_labels, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.prune import Pruning
@@ -144,9 +145,18 @@ def prune(
     from .training_output import Targets
 
     how = Pruning(
-        HALF if sparsity is None else sparsity, structure, method, growth, whole_model,
-        tuple(only), tuple(operator), policy, storage, multiple, seed,
-    )  # fmt: skip
+        HALF if sparsity is None else sparsity,
+        structure,
+        method,
+        growth,
+        whole_model,
+        tuple(only),
+        tuple(operator),
+        policy,
+        storage,
+        multiple,
+        seed,
+    )
     if sparsity is not None:
         _check_sparsity(how, max_drop)
     check_targets(
@@ -164,9 +174,15 @@ def prune(
         found = None
         if data or method == "one-shot" or epochs or max_drop is not None:
             found = training_data(
-                data, source, labels, "pruning looks at some (or --method magnitude)",
-                samples=samples, preset=preset, mean=mean, std=std,
-            )  # fmt: skip
+                data,
+                source,
+                labels,
+                "pruning looks at some (or --method magnitude)",
+                samples=samples,
+                preset=preset,
+                mean=mean,
+                std=std,
+            )
         with keeping(checkpoint):
             made, told = behind(
                 source,

@@ -37,9 +37,10 @@ from .common import (
     plural,
     progress,
 )
+from .new_model import check_output
 from .quantize import parse_rule
 from .task_options import TaskLimit, TaskName, TaskOptions, judge_of
-from .training_options import check_labels, check_output, keeping, need_torch, training_data
+from .training_options import check_labels, keeping, need_torch, training_data
 
 if TYPE_CHECKING:
     from ..training.constraint import Constraint
@@ -342,8 +343,10 @@ def _summary(report: QatReport, data: TrainingData, output: Path | None) -> str:
         rows.append(("forward", f"{_near(report.faithful)} in training are the file's"))
     rows += [("note" if not i else "", text) for i, text in enumerate(report.notes)]
     rows += [("problem" if not i else "", text) for i, text in enumerate(report.problems)]
-    rows += [("frozen" if not i else "", f"{where}: {why}")
-             for i, (where, why) in enumerate(list(report.frozen.items())[:SHOWN])]  # fmt: skip
+    rows += [
+        ("frozen" if not i else "", f"{where}: {why}")
+        for i, (where, why) in enumerate(list(report.frozen.items())[:SHOWN])
+    ]
     return facts(rows)
 
 

@@ -14,8 +14,7 @@ import typer
 
 from ..errors import InputError
 from ..evaluate.task import Task, make_task
-from ..files import check_ending
-from ..format import AtomicFile, dump, load
+from ..format import dump, load
 from ..ir import Model
 from ..measure.inputs import resize
 from ..optimize.calibration.samples import Samples, SignatureSamples, read_samples
@@ -48,8 +47,6 @@ from ..optimize.modes.scheme import MODES
 from ..optimize.quantize import quantize as behind
 from ..optimize.suggest import ACCELERATORS, GOALS, Option, Suggestion
 from ..optimize.suggest import suggest as advise
-from ..pages import PAGES
-from ..plots import figure
 from ..tables import facts, table
 from ..units import byte_size
 from . import completion
@@ -61,7 +58,6 @@ from .common import (
     Plugins,
     Quiet,
     Shapes,
-    check_another_file,
     check_targets,
     load_plugins,
     open_target,
@@ -74,6 +70,7 @@ from .common import (
     warn_unused,
     write_target,
 )
+from .new_model import check_output, open_page
 from .task_options import TaskLimit, TaskName, TaskOptions, task_settings
 
 FAILED = 1
@@ -304,7 +301,8 @@ def quantize(
         {"--accelerator": accelerator != "none", "--goal": goal != "size", "--labelled": labelled},
         "they are for --suggest",
     )
-    _check_output(model, output, strict, mode)
+    check_output(model, output)
+    _check_strict(strict, mode)
     check_targets(
         {"--output": output, "--report": report, "--keep": keep, "--json": json},
         {"MODEL": model, "--recipe": recipe},
@@ -320,7 +318,7 @@ def quantize(
     with ExitStack() as opened:
         target = opened.enter_context(JsonTarget(json))
         file = opened.enter_context(open_target(output)) if output else None
-        paper = opened.enter_context(_open_page(report)) if report else None
+        paper = opened.enter_context(open_page(report)) if report else None
         if keep:
             open_target(keep).discard()
         source = load(model)
@@ -408,20 +406,9 @@ def _given(values: Mapping[str, Any]) -> list[Option]:
     return found
 
 
-def _check_output(model: Path, output: Path | None, strict: bool, mode: str) -> None:
-    check_another_file(model, output, "the float model is worth keeping")
-    if output is None:
-        warn("no -o FILE: the result is shown and nothing is written")
-    elif not output.is_dir():  # that is said when it is opened
-        check_ending(output, (".tflite",), "model")
+def _check_strict(strict: bool, mode: str) -> None:
     if strict and mode in MODES and not MODES[mode].is_integer:
         warn(f"--strict has no effect: the mode {mode} leaves activations float")
-
-
-def _open_page(path: Path) -> AtomicFile:
-    check_ending(path, PAGES, "page")
-    with figure():  # a missing package is said before the work
-        return open_target(path)
 
 
 def _recipe(path: Path | None, texts: list[str]) -> Recipe | None:

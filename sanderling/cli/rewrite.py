@@ -147,7 +147,7 @@ def _samples(data: Path | None, source: Model, **how: Any) -> Samples | None:
     if data is None:
         return None
     found = read_samples(data, source, **how)
-    for text in getattr(found, "warnings", []):
+    for text in found.warnings:
         warn(f"--{text}")
     if isinstance(found, SignatureSamples):
         raise InputError(

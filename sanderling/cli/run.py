@@ -7,7 +7,6 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -51,12 +50,12 @@ from .common import (
     warn_unused,
     write_target,
 )
+from .finished_run import FinishedRun
 from .run_files import Files, batch, several, titles
 from .run_text import print_runs
 
 if TYPE_CHECKING:  # a run without pictures does not wait for what reads them
     from ..evaluate.images.preprocess import Pipeline
-    from ..evaluate.tasks.output_readers import Findings
     from ..runtime.session import Session
 
 SCHEMA = "sanderling.run/1"
@@ -279,7 +278,7 @@ def _idle(
     entry: Signature,
     feeds: Mapping[str, Array],
 ) -> list[str]:
-    """Of delegates that somebody asked for, those that ran nothing of the last run."""
+    """A sentence for each delegate that somebody asked for and that ran nothing of the last run."""
     wanted = delegates or (session.delegates if settings else [])
     if not wanted:
         return []
@@ -296,28 +295,6 @@ def _told(items: Iterable[Item], total: int) -> Iterator[Item]:
         for number, item in enumerate(items):
             show("files", number, total)
             yield item
-
-
-@dataclass
-class FinishedRun:
-    """One run and what came of it."""
-
-    title: str
-    files: Files
-    seconds: float
-    compile_seconds: float  # before it, and in it for shapes that are new
-    outputs: dict[str, Array] = field(default_factory=dict)
-    top: dict[str, list[dict[str, Any]]] | None = None  # with --labels
-    found: Findings | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "seconds": self.seconds,
-            "compile_seconds": self.compile_seconds,
-            "outputs": {name: _describe(array) for name, array in self.outputs.items()},
-        }
-        made |= {} if self.top is None else {"top": self.top}
-        return made | ({self.found.kind: self.found.rows} if self.found else {})
 
 
 def _check_alike(runs: Sequence[FinishedRun], files: Mapping[str, object]) -> None:
@@ -341,7 +318,7 @@ def _stacked(runs: Sequence[FinishedRun]) -> dict[str, Array]:
 
 
 def _class_names(model: Model, path: Path | None, offset: int) -> ClassNames | None:
-    """Those of --labels, or those that the model carries."""
+    """The names of --labels, or those that the model carries."""
     if path is not None:
         return ClassNames.read(path, offset)
     carried = next(iter(labels_of(model).values()), None)
@@ -544,15 +521,3 @@ def _record(model: str, runs: Sequence[FinishedRun]) -> dict[str, Any]:
     if len(runs) == 1:
         return made | runs[0].to_json()
     return made | {"runs": [{"inputs": r.files} | r.to_json() for r in runs]}
-
-
-def _describe(array: Array) -> dict[str, Any]:
-    numeric = array.dtype.kind in "fiub" and array.size > 0
-    return {
-        "type": str(array.dtype),
-        "shape": list(array.shape),
-        "min": array.min().item() if numeric else None,
-        "max": array.max().item() if numeric else None,
-        "mean": float(array.mean(dtype=np.float64)) if numeric else None,
-        "first": array.reshape(-1)[:8].tolist(),
-    }

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from ..glyphs import shorten_apart
 from ..tables import READABLE, facts, table, whole_in_files
 from .common import clean
-
-if TYPE_CHECKING:
-    from .run import FinishedRun
+from .finished_run import FinishedRun
 
 Row = dict[str, Any]
 SHOWN = 4  # outputs, and kinds of things that were found, in the line of a file
@@ -117,7 +115,7 @@ def _best(runs: Sequence[FinishedRun]) -> Told:
 
 
 def _ranges(runs: Sequence[FinishedRun]) -> Told:
-    """Of each output its mean between its extremes."""
+    """A column for each output: its mean between its extremes."""
     return _headings(runs)[:SHOWN], lambda run: [
         _range(output) for output in list(run.to_json()["outputs"].values())[:SHOWN]
     ]

@@ -37,8 +37,8 @@ class ToolCommand(TyperCommand):
 
 
 class DelegatesHere(NamedTuple):
-    """Those that can be used, and a sentence for each that is not here: it is left out, as the
-    tools do."""
+    """The delegates that can be used, and a sentence for each that is not here: it is left out, as
+    the tools do."""
 
     names: list[str]
     absent: list[str]
@@ -50,7 +50,8 @@ def with_full_delegation(flags: Values, is_required: bool) -> Values:
 
 
 def chosen_delegates(names: Sequence[str], flags: Values) -> DelegatesHere:
-    """Of --delegate and of the tools' flags, in their order, as another process can name them."""
+    """The delegates of --delegate and of the tools' flags, in their order, as another process can
+    name them."""
     found, absent = delegates_here(names)
     chosen = choose(flags, False)
     absent += chosen.absent

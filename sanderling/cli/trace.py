@@ -23,7 +23,8 @@ from ..measure.model_trace import op_times, run_model, summary
 from ..measure.record import Setting
 from ..measure.trace_insights import insights
 from ..runtime.inputs import Picture
-from ..runtime.trace import Trace, record
+from ..runtime.recorder import record
+from ..runtime.trace_data import Trace
 from ..runtime.tracefile import encoder_for, perfetto_messages
 from ..tables import facts, table
 from .common import (
@@ -149,7 +150,7 @@ def trace(
         with JsonTarget(json) as target:
             _report(read_trace(read_), str(read_), target)
         return
-    assert model is not None
+    assert model is not None, "one of the two is given"
     if output is None:
         raise InputError(
             "it is not said where the trace goes",
@@ -254,7 +255,7 @@ def _print(about: dict[str, Any], found: Sequence[Finding]) -> None:
 
 
 def _op_table(ops: Sequence[dict[str, Any]]) -> str:
-    """Of a capture, whose model may not be at hand for `profile`."""
+    """The times of the ops of a capture, whose model may not be at hand for `profile`."""
     rows = [
         (o["op"], o["node"], o["delegate"], f"{1e3 * o['seconds']:.3f}", f"{o['share']:.1%}")
         for o in ops[:SHOWN]

@@ -10,13 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError, MissingExtraError
-from ..files import check_ending
-from ..format import AtomicFile
 from ..ir import Model
-from ..pages import PAGES
-from ..plots import figure
 from . import completion
-from .common import check_another_file, open_target, say, warn
+from .common import say, warn
 
 if TYPE_CHECKING:
     from ..training.loop.samples import TrainingData
@@ -157,22 +153,6 @@ def check_labels(data: str, labels: str, mix: float | None) -> None:
             where="--mix",
             fix="give --labels, or leave it out: without labels all is distance from float",
         )
-
-
-def check_output(model: Path, output: Path | None) -> None:
-    """Warn of a result that is not kept, and refuse a name that no model has."""
-    check_another_file(model, output, "the float model is worth keeping")
-    if output is None:
-        warn("no -o FILE: the result is shown and nothing is written")
-    elif not output.is_dir():  # that is said when it is opened
-        check_ending(output, (".tflite",), "model")
-
-
-def open_page(path: Path) -> AtomicFile:
-    """The file of the page, opened before the work."""
-    check_ending(path, PAGES, "page")
-    with figure():  # a missing package is said before the work
-        return open_target(path)
 
 
 def training_data(data: str, model: Model, labels: str, wanted: str, **how: Any) -> TrainingData:

@@ -39,7 +39,7 @@ from ..training.report import (
 )
 from ..units import byte_size
 from .common import JsonTarget, open_target, say, size_of, write_target
-from .training_options import open_page
+from .new_model import open_page
 
 FAILED = 1
 SHOWN = 12  # rows of a long list on the terminal; the record has all
@@ -88,8 +88,9 @@ class Targets:
 
     def write(self, model: Model, report: TrainingReport, title: str, anyway: bool) -> None:
         """Write the result of prune or cluster."""
-        self.finish(model, report, lambda: report_page(report, title), partial(_print, report),
-                    anyway)  # fmt: skip
+        self.finish(
+            model, report, lambda: report_page(report, title), partial(_print, report), anyway
+        )
 
     def finish(
         self,

@@ -29,7 +29,7 @@ from .common import (
     warn,
 )
 
-HEADINGS = ["setting", "ms a sample", "CPU ms a sample", "MB", "over the default"]
+HEADINGS = ["setting", "ms a sample", "CPU ms a sample", "MiB", "over the default"]
 
 
 def tune(

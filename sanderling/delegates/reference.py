@@ -44,16 +44,20 @@ class ReferenceExecutable(Executable):
 
         self.part, self.state = part, state
         self._routine = Routine(part.ops, part.inputs, part.outputs)
-        self.watch: Evaluate | None = None  # evaluates an op, for a profile
+        self._watch: Evaluate | None = None  # evaluates an op, for a profile
 
     def run(self, inputs: Sequence[Array], outputs: list[Array | None]) -> None:
         if tape.recorder is None:
-            self._settle(inputs, self._routine.run(inputs, self.state, self.watch), outputs)
+            self._settle(inputs, self._routine.run(inputs, self.state, self._watch), outputs)
             return
         results = self._routine.run(inputs, self.state, self._told)
         size = sum(r.nbytes for r in results)
         with span("copy results out", "copy", {"bytes": size}):
             self._settle(inputs, results, outputs)
+
+    def watch_ops(self, evaluate: Evaluate) -> Sequence[Op]:
+        self._watch = evaluate
+        return self.part.ops
 
     def _told(self, op: Op, inputs: Sequence[Array | None], state: State) -> list[Array]:
         from ..ops.execute import evaluate

@@ -52,8 +52,9 @@ def _binomial(count: int, k: int) -> float:
 
 
 def difference(gained: int, lost: int, count: int, z: float = Z) -> dict[str, float]:
-    """Of two shares on the same samples, with its 95 % interval: Wald's, after adding one sample of
-    each kind (Bonett and Price 2012), which holds its level for small counts too."""
+    """The difference of two shares on the same samples, with its 95 % interval: Wald's, after
+    adding one sample of each kind (Bonett and Price 2012), which holds its level for small counts
+    too."""
     value = (gained - lost) / count
     more, less = (gained + 1) / (count + 2), (lost + 1) / (count + 2)
     half = z * math.sqrt((more + less - (more - less) ** 2) / (count + 2))

@@ -156,6 +156,8 @@ class Task:
     is_light: ClassVar[bool] = False
     # preprocess may run in several threads at once; said by the class that defines it.
     in_threads: ClassVar[bool] = False
+    # Whether it is bound to a model, so that its ports are known.
+    is_open = False
     # Keep in predictions all that `compare` needs: set for --against and --predictions.
     detail: bool = field(default=False, metadata={"hidden": True})
 
@@ -177,7 +179,11 @@ class Task:
 
     def open(self, ports: Ports) -> None:
         """Bind to a model; checks that it fits belong here. Called once wherever the task works."""
-        self.ports = ports
+        self.ports, self.is_open = ports, True
+
+    def preprocessing(self) -> dict[str, Any] | None:
+        """What --save-preset writes: how pictures become inputs. None: nothing to be saved."""
+        return None
 
     def samples(self) -> Sequence[Sample]:
         """Everything there is, in an order that does not change. No file is decoded here."""

@@ -89,7 +89,7 @@ def digest(data: memoryview) -> str:
 
 
 def _digest_of(path: Path) -> str:
-    """Of what is in the file now; "" if it cannot be read."""
+    """The digest of what is in the file now; "" if it cannot be read."""
     made = hashlib.sha256()
     try:
         if not path.is_file():

@@ -361,7 +361,7 @@ class Graph:
         """Put an op into the list (at the end, or before another) and register its uses."""
         place = len(self.ops) if before is None else self.ops.index(before)
         self.ops.insert(place, op)
-        self.enlist(*_present(op.inputs), *op.outputs, *op.intermediates)
+        self.enlist(*tensors_there(op.inputs), *op.outputs, *op.intermediates)
         link(op)
         return op
 
@@ -385,7 +385,7 @@ class Graph:
         it another producer or a constant's values. ModelError names the readers."""
         self._check_unread(op)
         self.ops.remove(op)
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             tensor.users.remove(op)
         for tensor in op.outputs:
             if tensor.producer is op:
@@ -467,6 +467,11 @@ class Signature:
     graph: Graph
     inputs: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def feeds_all(self) -> bool:
+        """Whether it names every input of its graph, which can run on its arrays alone then."""
+        return set(self.inputs.values()) == set(self.graph.inputs)
 
     def __repr__(self) -> str:
         return f"<Signature {self.key}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
@@ -656,13 +661,14 @@ def _from_bytes(content: bytes, source: str) -> Model:
 
 def link(op: Op) -> None:
     """Enter an op's uses into its tensors."""
-    for tensor in _present(op.inputs):
+    for tensor in tensors_there(op.inputs):
         tensor.users.append(op)
     for tensor in op.outputs:
         tensor.producer = op
 
 
-def _present(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
+def tensors_there(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
+    """The tensors without the places that are empty: an operand may be left out."""
     return (t for t in tensors if t is not None)
 
 

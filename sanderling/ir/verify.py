@@ -7,13 +7,13 @@ one thing only, so that a broken graph is reported once, by the rule that names 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import ModelError
-from .graph import Graph, Model, Op, Signature, Tensor, reachable
+from .graph import Graph, Model, Op, Signature, Tensor, reachable, tensors_there
 from .types import Quant
 
 
@@ -24,8 +24,8 @@ class Problem(NamedTuple):
     rule: str = ""
 
 
-class Rule(NamedTuple):
-    """A rule of RULES is given a Graph, one of MODEL_RULES a Model."""
+class Invariant(NamedTuple):
+    """One of INVARIANTS is given a Graph, one of MODEL_INVARIANTS a Model."""
 
     name: str
     check: Callable[[Any], Iterator[Problem]]
@@ -44,13 +44,13 @@ def verify(model: Model | Graph) -> None:
 def problems(model: Model | Graph) -> list[Problem]:
     """Everything that is wrong, in the order of the rules; a graph alone is checked by itself."""
     if isinstance(model, Graph):
-        return [p for rule in RULES for p in _run(rule, model)]
+        return [p for rule in INVARIANTS for p in _run(rule, model)]
     graphs = model.graphs if isinstance(model.graphs, (list, tuple)) else ()
-    found = [p for graph in graphs for rule in RULES for p in _run(rule, graph)]
-    return found + [p for rule in MODEL_RULES for p in _run(rule, model)]
+    found = [p for graph in graphs for rule in INVARIANTS for p in _run(rule, graph)]
+    return found + [p for rule in MODEL_INVARIANTS for p in _run(rule, model)]
 
 
-def _run(rule: Rule, subject: Graph | Model) -> list[Problem]:
+def _run(rule: Invariant, subject: Graph | Model) -> list[Problem]:
     """A rule that stumbles over the object has found a problem too: it is not what it claims."""
     try:
         return [problem._replace(rule=rule.name) for problem in rule.check(subject)]
@@ -68,14 +68,10 @@ def _tensor(tensor: Tensor) -> str:
     return f"tensor '{tensor.name}'"
 
 
-def _present(tensors: Iterable[Tensor | None]) -> Iterator[Tensor]:
-    return (t for t in tensors if t is not None)
-
-
 def _read(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     """Every reading of a tensor with the place it is read at, in order of execution."""
     for op in graph.ops:
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             yield op.where, tensor
     for tensor in graph.outputs:
         yield f"outputs of graph '{graph.name}'", tensor
@@ -92,7 +88,7 @@ def _referred(graph: Graph) -> Iterator[tuple[str, Tensor]]:
     for tensor in graph.tensors:
         block = tensor.quant.block if tensor.quant is not None else None
         if block is not None:
-            for part in _present((block.scales, block.zero_points)):
+            for part in tensors_there((block.scales, block.zero_points)):
                 yield _tensor(tensor), part
 
 
@@ -138,7 +134,7 @@ def _computed_before_read(graph: Graph) -> Iterator[Problem]:
     outputs = Op("outputs", graph.outputs, ())
     for op in (*graph.ops, outputs):
         where = f"outputs of graph '{graph.name}'" if op is outputs else op.where
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             kept = tensor.is_variable and id(tensor) not in producers
             if not (id(tensor) in known or tensor.is_constant or kept):
                 yield _unknown_value(where, tensor, producers)
@@ -197,7 +193,7 @@ def _true_links(graph: Graph) -> Iterator[Problem]:
     producers = _producers(graph)
     readers: dict[int, list[Op]] = {}
     for op in graph.ops:
-        for tensor in _present(op.inputs):
+        for tensor in tensors_there(op.inputs):
             readers.setdefault(id(tensor), []).append(op)
     # A tensor that is used but not listed is another rule's; its links are still checked.
     tensors = {id(t): t for t in (*graph.tensors, *(t for _, t in _referred(graph)))}
@@ -363,25 +359,25 @@ def _signature_tensors(where: str, signature: Signature) -> Iterator[Problem]:
                 )
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("tensors are listed", _listed),
-    Rule("values are computed before they are read", _computed_before_read),
-    Rule("a tensor has one producer", _one_producer),
-    Rule("constants and inputs are not computed", _given_not_computed),
-    Rule("a variable is not a constant", _variable_or_constant),
-    Rule("producer and users are true", _true_links),
-    Rule("constants have the bytes their type takes", _constant_size),
-    Rule("shapes are legal", _legal_shape),
-    Rule("a zero point for each scale", _quant_sizes),
-    Rule("the quantised axis fits", _quant_axis),
-    Rule("scales are positive", _quant_scales),
-    Rule("zero points fit the type", _quant_zero_points),
+INVARIANTS: tuple[Invariant, ...] = (
+    Invariant("tensors are listed", _listed),
+    Invariant("values are computed before they are read", _computed_before_read),
+    Invariant("a tensor has one producer", _one_producer),
+    Invariant("constants and inputs are not computed", _given_not_computed),
+    Invariant("a variable is not a constant", _variable_or_constant),
+    Invariant("producer and users are true", _true_links),
+    Invariant("constants have the bytes their type takes", _constant_size),
+    Invariant("shapes are legal", _legal_shape),
+    Invariant("a zero point for each scale", _quant_sizes),
+    Invariant("the quantised axis fits", _quant_axis),
+    Invariant("scales are positive", _quant_scales),
+    Invariant("zero points fit the type", _quant_zero_points),
 )
 
-MODEL_RULES: tuple[Rule, ...] = (
-    Rule("a model has graphs", _has_graphs),
-    Rule("called graphs are the model's", _calls_own_graphs),
-    Rule("no recursion", _no_recursion),
-    Rule("graphs are not nested too deeply", _nesting),
-    Rule("signatures name inputs and outputs", _true_signatures),
+MODEL_INVARIANTS: tuple[Invariant, ...] = (
+    Invariant("a model has graphs", _has_graphs),
+    Invariant("called graphs are the model's", _calls_own_graphs),
+    Invariant("no recursion", _no_recursion),
+    Invariant("graphs are not nested too deeply", _nesting),
+    Invariant("signatures name inputs and outputs", _true_signatures),
 )

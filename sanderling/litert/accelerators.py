@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from ..delegates.engines.base import EngineDelegate
-from ..delegates.gpu.delegate import GpuDelegate
 from ..errors import FallbackWarning, SanderlingError, UnsupportedError
-from ..runtime.delegate import Delegate
+from ..runtime.delegate import Delegate, as_delegate
 from ..runtime.interpreter_checks import InvokeError
 from ..runtime.registry import find_delegate, usable_delegate
 from .cpu_kernel_mode import CpuKernelMode
@@ -73,6 +71,9 @@ def _gpu(options: Options) -> Delegate:
         if found is None:
             problems.append(problem)
             continue
+        if lacking := _lacking(found, options.gpu_options):
+            problems.append(lacking)
+            continue
         if software := _software(found, options):
             problems.append(software)
             break
@@ -84,22 +85,31 @@ def _gpu(options: Options) -> Delegate:
     )
 
 
+def _lacking(found: Delegate, options: GpuOptions) -> str:
+    """The only option that changes answers and that a delegate may not have; others are hints of
+    how LiteRT's accelerator is to run (docs/compiled-model.md)."""
+    if not options.infinite_float_capping or "infinite_float_capping" in found.options:
+        return ""
+    return f"the delegate '{found.name}' does not cap infinite floats (infinite_float_capping)"
+
+
 def _software(found: Delegate, options: Options) -> str:
     """A device that is the processor itself is no GPU to whom the CPU is as welcome."""
     has_cpu = HardwareAccelerator.CPU in HardwareAccelerator(options.hardware_accelerators)
-    if not has_cpu or not isinstance(found, GpuDelegate) or not found.is_software:
+    if not has_cpu or not found.is_software:
         return ""
-    name = found.device().offers.name
+    name = found.device_name()
     return f"the only device is the processor itself ({name}), which our CPU compiler uses better"
 
 
 def _configured(delegate: Delegate, options: GpuOptions) -> Delegate:
     """As an engine's options, or as flags of a delegate of its own."""
-    if not isinstance(delegate, EngineDelegate):
+    if not delegate.options:
         delegate.take_flags({"gpu_precision_loss_allowed": not options.enforce_f32})
         return delegate
     given = {"precision": "f32" if options.enforce_f32 else "f16", **asdict(options)}
-    return delegate.configure({n: v for n, v in given.items() if n in delegate.options and v})
+    own = {n: v for n, v in given.items() if n in delegate.options and v}
+    return as_delegate(delegate.configure(own))
 
 
 def _cpu(options: Options) -> Delegate:

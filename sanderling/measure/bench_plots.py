@@ -12,7 +12,7 @@ import numpy as np
 from ..pages import heading, html_table, page, paragraph, side_by_side
 from ..plots import COLOURS, figure, inline, kind_of, legend_below, render
 from . import bench_tables
-from .bench import Bench
+from .bench_results import Bench
 from .noise import sentences
 from .record import Result
 from .sample_statistics import median_interval

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..delegates.engines.packages import PACKAGES
 from ..units import byte_size
 from .baseline import Change
-from .bench import Bench, ratio
+from .bench_results import Bench, ratio
 from .payoff import Payoff
 from .process_memory import PARTS, growth
 from .record import Result

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..ir import Op
+from ..ops.base import known_cost
 from ..runtime.partition import Part
-from .profile_ours import work
 from .roofline import Roofline, device_roofline, roofline
 
 if TYPE_CHECKING:
+    from ..delegates.gpu.delegate import GpuDelegate
     from ..delegates.gpu.devices.device import Device
     from ..delegates.gpu.peaks import Peaks
 
@@ -65,18 +66,19 @@ class Estimate:
         return asdict(self) | {"whole": self.whole, "cpu_is_faster": self.cpu_is_faster}
 
 
-def estimate(device: Device, parts: Sequence[Part], own: str) -> Estimate:
-    """own: the name of the delegate whose parts run on the device."""
+def estimate(parts: Sequence[Part], gpu: GpuDelegate) -> Estimate:
+    """gpu: the delegate whose parts run on its device."""
     from ..delegates.gpu.peaks import peaks_of
 
-    theirs = [p for p in parts if p.delegate.name == own]
-    others = [op for p in parts if p.delegate.name != own for op in p.ops]
+    device = gpu.device()
+    theirs = [p for p in parts if p.delegate.name == gpu.name]
+    others = [op for p in parts if p.delegate.name != gpu.name for op in p.ops]
     ops = [op for p in theirs for op in p.ops]
     roof, core, peaks = device_roofline(device), roofline(1), peaks_of(device)
     launches = sum(op.name not in NO_LAUNCH for op in ops)
     return Estimate(
         device.offers.name,
-        1e3 * _seconds(ops, roof),
+        1e3 * sum(_least_there(op, roof, _precision(gpu, device)) for op in ops),
         1e3 * peaks.launch * launches,
         1e3 * sum(_border(p, peaks) for p in theirs),
         1e3 * _seconds(others, core),
@@ -90,12 +92,42 @@ def _seconds(ops: Iterable[Op], roof: Roofline) -> float:
 
 def _least(op: Op, roof: Roofline) -> float:
     """Codes are floats to a device that has no other peak."""
-    found = work(op)
+    found = known_cost(op)
+    peak = roof.peaks.get("i8" if _kind(op) in _CODES else "f32", roof.peaks["f32"])
+    return _longer(found.macs / peak, found.bytes_read + found.bytes_written, roof)
+
+
+def _longer(seconds: float, moved: float, roof: Roofline) -> float:
+    return max(seconds, moved / roof.level(int(moved)).bandwidth)
+
+
+def _kind(op: Op) -> str:
+    """The type that it computes with."""
     first = op.input(0) if op.inputs else None
-    kind = "i8" if first is not None and first.dtype.short in ("i8", "u8") else "f32"
-    peak = roof.peaks.get(kind, roof.peaks["f32"])
-    moved = found.bytes_read + found.bytes_written
-    return max(found.macs / peak, moved / roof.level(moved).bandwidth)
+    return "" if first is None else first.dtype.short
+
+
+_CODES = ("i8", "u8")
+# Bytes of what ops compute with, where that becomes floats of the part's precision on a device.
+_STORED = {"f32": 4, "f16": 2, **dict.fromkeys(_CODES, 1)}
+
+
+def _least_there(op: Op, roof: Roofline, precision: str) -> float:
+    """On the device: codes and floats are floats of 16 bits or of 32."""
+    found, kept = known_cost(op), 4 if precision == "f32" else 2
+    peak = roof.peaks["f16" if precision == "f16" else "f32"]
+    moved = (found.bytes_read + found.bytes_written) * kept / _STORED.get(_kind(op), kept)
+    return _longer(found.macs / peak, moved, roof)
+
+
+def _precision(gpu: GpuDelegate, device: Device) -> str:
+    """With `auto`, as if everything were halved."""
+    from ..delegates.gpu.precision import AUTO, settled
+
+    found = settled(gpu.chosen, device.offers)
+    if found != AUTO:
+        return found
+    return "f16" if device.offers.half else "f32_f16"
 
 
 def _border(part: Part, peaks: Peaks) -> float:

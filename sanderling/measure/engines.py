@@ -1,8 +1,8 @@
 """The engines: how each loads a model, binds its inputs once, and runs.
 
-An engine is a function from a Job to a Loaded. Only `Loaded.run` is timed, and each engine gets the
-cheapest call it offers: bound buffers, no copies of inputs or outputs. It says when it has read the
-file (`mark("loaded")`), so that memory can be told apart; what it does after that is its init.
+An engine is a function from a job to a LoadedEngine. Only its `run` is timed, and each engine gets
+the cheapest call it offers: bound buffers, no copies of inputs or outputs. It says when it has read
+the file (`mark("loaded")`), so that memory can be told apart; what it does after that is its init.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..delegates.engines.messages import heard
+from ..delegates.engines.messages import captured_stderr
 from ..delegates.engines.onnxruntime import in_order, session_of
 from ..delegates.engines.openvino import compile_file, ports
 from ..delegates.engines.packages import PACKAGES, import_package
@@ -65,6 +65,8 @@ class LoadedEngine(NamedTuple):
     note: str = ""
     keep: object = None  # what lives as long as the engine: a session, an interpreter
     refresh: Callable[[], None] = lambda: None  # to be called when the job's arrays were changed
+    reset: Callable[[], None] = lambda: None  # variables as the file has them, where it keeps any
+    request: Any = None  # OpenVINO's InferRequest, which has the counters of a profile
     memory: Callable[[], dict[str, int]] = dict  # bytes by what holds them, where it tells
     facts: dict[str, object] = {}  # noqa: RUF012
     parts: Callable[[], list[PartTime]] = list  # after runs: what each part takes, where it tells
@@ -209,7 +211,9 @@ def litert(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
 
     feed()
     run = (lambda: core().Invoke(graph)) if graph else interpreter.invoke
-    return LoadedEngine(run, answers, keep=interpreter, refresh=feed)
+    return LoadedEngine(
+        run, answers, keep=interpreter, refresh=feed, reset=interpreter.reset_all_variables
+    )
 
 
 def _litert_places(interpreter: Any, job: EngineJob) -> tuple[list[int], list[int]]:
@@ -248,7 +252,8 @@ def openvino(job: EngineJob, mark: Mark = _ignore, **more: Any) -> LoadedEngine:
     def answers() -> list[Array]:
         return [np.array(request.get_tensor(port).data) for port in outputs]
 
-    return LoadedEngine(partial(request.infer, share_outputs=True), answers, keep=compiled)
+    run = partial(request.infer, share_outputs=True)
+    return LoadedEngine(run, answers, keep=compiled, request=request)
 
 
 def onnxruntime(job: EngineJob, mark: Mark = _ignore) -> LoadedEngine:
@@ -286,7 +291,7 @@ ENGINES: dict[str, Callable[[EngineJob, Mark], LoadedEngine]] = {
 def load_engine(job: EngineJob) -> LoadedEngine:
     """The job's engine, for those who do not ask how far it is with its start. LiteRT tells of its
     delegates meanwhile; what is wrong with a model is in the error."""
-    with heard() if job.setting.engine == "litert" else nullcontext():
+    with captured_stderr() if job.setting.engine == "litert" else nullcontext():
         return ENGINES[job.setting.engine](job, _ignore)
 
 

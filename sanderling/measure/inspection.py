@@ -13,8 +13,8 @@ from ..errors import DelegateError, InputError, SanderlingError, UnsupportedErro
 from ..format import load
 from ..ir import Buffer, DType, Graph, Model, Op, Shape, Tensor
 from ..ir.graph import copy_graph
-from ..ops import OPS, cost
-from ..ops.base import DATA_ERRORS, Cost, check_known
+from ..ops import OPS
+from ..ops.base import Cost, check_known, known_cost
 from ..ops.execute import new_state
 from ..progress import waiting
 from ..rules import Judgement, judge
@@ -101,7 +101,8 @@ def inspect(
 def _split(
     delegates: Sequence[str | PlainDelegate],
 ) -> tuple[list[str | PlainDelegate], list[str]]:
-    """Those that can run here, and names of accelerators of which only the rules are known."""
+    """The delegates that can run here, and the names of accelerators of which only the rules are
+    known."""
     judged = [
         d
         for d in delegates
@@ -137,7 +138,8 @@ def _is_about_options(name: str, error: InputError) -> bool:
 
 
 def _macs(model: Model, graphs: Sequence[Record]) -> int | None:
-    """Of all entry points. What a graph calls is in the figures of the op that calls it."""
+    """The multiply-adds of all entry points. What a graph calls is in the figures of the op that
+    calls it."""
     called = {g for graph in model.graphs for op in graph.ops for g in op.subgraphs}
     if graphs[0]["macs"] is None:
         return None
@@ -304,7 +306,7 @@ def _quant(tensor: Tensor) -> Record | None:
 def _op(
     index: int, op: Op, known: Known, places: dict[Tensor, int], counted: set[Buffer]
 ) -> Record:
-    work = Cost(0, 0, 0) if known.problem else _cost(known.graph.ops[index])
+    work = Cost(0, 0, 0) if known.problem else known_cost(known.graph.ops[index])
     learnt = [t for t in op.inputs if t is not None and _is_learnt(t)]
     new = {t.buffer: t for t in learnt if t.buffer is not None and t.buffer not in counted}
     counted.update(new)
@@ -323,14 +325,6 @@ def _op(
         "bytes_written": work.bytes_written,
         "supported": op.name in OPS,
     }
-
-
-def _cost(op: Op) -> Cost:
-    """The op's cost; an op whose operands do not fit together has none (a run will say why)."""
-    try:
-        return cost(op)
-    except (SanderlingError, *DATA_ERRORS):
-        return Cost(0, 0, 0)
 
 
 def _plain(value: Any) -> Any:
@@ -488,7 +482,7 @@ def _about_device(graph: Graph, parts: Sequence[Part], gpu: GpuDelegate) -> Reco
     try:
         found["remarks"] = _remarks(graph, parts, gpu)
         with waiting("measuring the device and one core (once; the result is kept)"):
-            made = estimate(gpu.device(), parts, gpu.name)
+            made = estimate(parts, gpu)
         return found | {"estimate": made.to_json() | {"text": made.text}}
     except (DelegateError, UnsupportedError) as error:  # a device that builds or runs nothing
         return found | {"remarks": [f"nothing can be measured: {error.what}"]}

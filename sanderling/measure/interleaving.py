@@ -274,7 +274,7 @@ def _rounds(
 
 
 def _once(made: Launch) -> float:
-    assert made.ready is not None
+    assert made.ready is not None, "a launch without an error is ready"
     return min([made.ready.once, *made.warm.samples[-3:]])
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..delegates.engines.messages import heard
+from ..delegates.engines.messages import captured_stderr
 from ..errors import UnsupportedError
 from ..ir import Array
 from .engines import import_engine
@@ -55,7 +55,7 @@ class Profiled:
             raise _cannot(f"its library cannot be loaded: {error}") from error
         self.libc = ctypes.CDLL(None)
         self.libc.strdup.restype = Pointer
-        with heard():  # what matters is in its status
+        with captured_stderr():  # what matters is in its status
             self._compile(path, threads)
             self.signature, self.index = self._signature(signature)
             self.inputs = self._buffers("Input")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..pages import html_table, page, paragraph
 from ..tables import markdown
-from .bench import Bench
+from .bench_results import Bench
 from .bench_tables import Table, milliseconds
 from .engines import TITLES
 from .noise import sentences

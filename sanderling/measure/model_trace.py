@@ -14,8 +14,9 @@ from ..errors import ArgumentError
 from ..format import load
 from ..ir import Signature
 from ..runtime.delegate import PlainDelegate
+from ..runtime.recorder import record, section
 from ..runtime.session import Session
-from ..runtime.trace import Trace, record, section
+from ..runtime.trace_data import Trace
 from .inputs import plausible
 from .trace_insights import Facts
 

@@ -43,8 +43,8 @@ def foreign_ops(plan: Plan) -> int:
 
 
 def part_times(binding: Binding) -> list[PartTime]:
-    """Of a binding that has run; nothing where no delegate of others takes part, or where a shape
-    is known in the run only."""
+    """The times of the parts of a binding that has run; none where no delegate of others takes
+    part, or where a shape is known in the run only."""
     parts = [step.part for step in binding.plan.steps]
     calls: list[Callable[[], object]] = []
     borders: list[list[Array]] = []

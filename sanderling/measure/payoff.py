@@ -67,7 +67,7 @@ class Payoff:
 def payoffs(
     results: Sequence[Result], compare: Callable[[Result, Result], Ratio]
 ) -> Iterator[Payoff]:
-    """Of one model's results."""
+    """What each delegate of others gains over ours, among one model's results."""
     alone = {_key(r.setting): r for r in results if r.summary and is_default(r.setting)}
     for result in results:
         base = alone.get(_key(result.setting))

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..delegates.cpu.delegate import CpuDelegate
-from ..delegates.reference import ReferenceExecutable
-from ..errors import FallbackWarning, SanderlingError
+from ..errors import FallbackWarning
 from ..ir import Array, Graph, Model, Op
-from ..ops import cost
-from ..ops.base import DATA_ERRORS, Cost
+from ..ops.base import known_cost
 from ..ops.execute import evaluate
 from ..progress import plural
 from ..runtime.delegate import Delegate, Executable, StepTimes
@@ -132,11 +130,10 @@ class ReferenceOps:
     method = "the clock around each op that Python evaluates"
     workers = 1
 
-    def __init__(self, executable: ReferenceExecutable, clock: TimedExecutable) -> None:
+    def __init__(self, executable: Executable, clock: TimedExecutable) -> None:
         self.clock = clock
-        self.place = {op: i for i, op in enumerate(executable.part.ops)}
+        self.place = {op: i for i, op in enumerate(executable.watch_ops(self._evaluate))}
         self.spent = np.zeros((1, len(self.place)))
-        executable.watch = self._evaluate
 
     def _evaluate(self, op: Op, inputs: Sequence[Array | None], state: Any) -> list[Array]:
         begin = time.perf_counter()
@@ -277,7 +274,7 @@ class RowWriter:
         """Complete a row by what the file's ops say: places, name, multiply-adds."""
         nodes = {self.node.get(op.outputs[0], -1): op for op in ops if op.outputs}
         row.nodes = sorted(n for n in nodes if n >= 0)
-        row.macs = sum(work(op).macs for op in ops)
+        row.macs = sum(known_cost(op).macs for op in ops)
         main = main_op(ops) if ops else None
         if main is not None and main.outputs:
             row.name = node_name(main, self.node.get(main.outputs[0], -1))
@@ -303,14 +300,7 @@ def node_name(op: Op, index: int) -> str:
 
 def main_op(ops: Sequence[Op]) -> Op:
     """The op that a step is called after: most multiply-adds, else the last."""
-    return max(enumerate(ops), key=lambda pair: (work(pair[1]).macs, pair[0]))[1]
-
-
-def work(op: Op) -> Cost:
-    try:
-        return cost(op)
-    except (SanderlingError, *DATA_ERRORS):  # shapes that are known only when it runs
-        return Cost(0, 0, 0)
+    return max(enumerate(ops), key=lambda pair: (known_cost(pair[1]).macs, pair[0]))[1]
 
 
 def _kind(short: str) -> str:
@@ -471,14 +461,10 @@ def _rest(part: Part) -> str:
 
 def devices_of(plan: Plan) -> dict[str, Device]:
     """The devices that parts of a plan run on, by the name of their delegate."""
-    if not any(step.part.delegate.name == "gpu" for step in plan.steps):
-        return {}
-    from ..delegates.gpu.executable import GpuExecutable  # not for those who have no device
-
     return {
         step.part.delegate.name: step.executable.device
         for step in plan.steps
-        if isinstance(step.executable, GpuExecutable)
+        if step.executable.device is not None
     }
 
 
@@ -489,9 +475,8 @@ def watch(step: Step, ticks: float) -> Part:
     if times is not None:
         return NativeSteps(times, ticks) if times.rate is None else DeviceSteps(times, ticks)
     clock = step.executable = TimedExecutable(executable)
-    if isinstance(executable, ReferenceExecutable):
-        return ReferenceOps(executable, clock)
-    return OpaquePart(clock)
+    ops = ReferenceOps(executable, clock)
+    return ops if ops.place else OpaquePart(clock)
 
 
 def profile_ours(

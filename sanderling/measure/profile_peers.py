@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ..delegates.engines.messages import heard
+from ..delegates.engines.messages import captured_stderr
 from ..errors import InputError, UnsupportedError
 from ..ir import Array, Graph, Model, Op
+from ..ops.base import known_cost
 from ..runtime.session import Session
 from ..runtime.specialise import specialise
 from .engines import import_engine, job_for
 from .engines import openvino as start_openvino
-from .profile_ours import LOST, WARM, ProfileRow, Taken, node_name, work
+from .profile_ours import LOST, WARM, ProfileRow, Taken, node_name
 from .record import Setting
 
 Turns = Callable[[Callable[[], None]], None]
@@ -47,7 +48,7 @@ def litert(
     nodes = _ops(model, feeds, signature)
     taken = Taken([], workers=setting.threads, method=("LiteRT's profiler, in whole microseconds"))
     begin = time.perf_counter()
-    with heard():
+    with captured_stderr():
         subject.run()
     taken.first = time.perf_counter() - begin
 
@@ -75,14 +76,14 @@ def litert(
             row.times.append(event.seconds)
         taken.whole.append(whole)
 
-    with heard():
+    with captured_stderr():
         for _ in range(WARM):
             sample()
     taken.whole.clear()
     for row in taken.rows:
         row.times.clear()
     turns(sample)
-    with heard():
+    with captured_stderr():
         plain = _timed(subject.run)
     taken.notes += _cost(taken.whole, plain)
     return _finished(taken, nodes)
@@ -120,7 +121,6 @@ def openvino(
     _path(model)
     job = job_for(model, setting, [arrays[t] for t in entry.graph.inputs], signature or "")
     loaded = start_openvino(job, PERF_COUNT=True)
-    request: Any = getattr(loaded.run, "func").__self__  # noqa: B009
     taken = Taken(
         [],
         workers=setting.threads,
@@ -131,7 +131,7 @@ def openvino(
     taken.first = time.perf_counter() - begin
     for _ in range(WARM - 1):
         loaded.run()
-    before = _counters(request)
+    before = _counters(loaded.request)
 
     def sample() -> None:
         begin = time.perf_counter()
@@ -140,7 +140,9 @@ def openvino(
 
     turns(sample)
     runs = len(taken.whole)
-    for (i, name, kind, kernel, mean), (*_, was) in zip(_counters(request), before, strict=True):
+    for (i, name, kind, kernel, mean), (*_, was) in zip(
+        _counters(loaded.request), before, strict=True
+    ):
         # The counters are means since the start.
         seconds = max(0.0, (mean * (runs + WARM) - was * WARM) / runs)
         if seconds > 0 and kind not in ("Parameter", "Result", "Constant"):
@@ -237,7 +239,7 @@ def _product(kind: str) -> set[str]:
 
 
 def _add_cost(row: ProfileRow, op: Op) -> None:
-    row.macs += work(op).macs
+    row.macs += known_cost(op).macs
     row.weights += _bytes(t for t in op.inputs if t is not None and t.is_constant)
     row.read += _bytes(t for t in op.inputs if t is not None and not t.is_constant)
     row.written += _bytes(op.outputs)

@@ -16,6 +16,7 @@ from ..delegates.cpu.isa.targets import problem
 from ..errors import ArgumentError, DelegateError, InputError, SanderlingError, UnsupportedError
 from ..format import load
 from ..ir import Array, Graph, Model
+from ..ops.base import known_cost
 from ..progress import plural
 from ..runtime.feeds import as_fed
 from ..runtime.session import Session
@@ -31,7 +32,6 @@ from .profile_ours import (
     Taken,
     node_name,
     profile_ours,
-    work,
 )
 from .record import Setting
 from .roofline import Progress, Roofline, device_roofline, roofline
@@ -141,7 +141,7 @@ def _roof(threads: int, wanted: bool, refresh: bool, show: Progress) -> Roofline
 
 
 def device_roofs(taken: Taken, refresh: bool, show: Progress) -> dict[str, Roofline]:
-    """Of the devices that parts ran on, by delegate."""
+    """The roofs of the devices that parts ran on, by delegate."""
     found = {}
     for name, device in taken.devices.items():
         show(f"peaks of {device.offers.name}", 0, 1)
@@ -363,7 +363,7 @@ def limit(row: ProfileRow, roof: Roofline | None, held: int, seconds: float) -> 
 
 
 def share_text(share: float | None) -> str:
-    """Of the roof; more than all of it is marked, and `_above` says what it means."""
+    """The share of the roof; more than all of it is marked, and `_above` says what it means."""
     return "-" if share is None else f"{share:.0%}{'*' * _is_above(share)}"
 
 
@@ -427,7 +427,7 @@ def _node(index: int, op: Any) -> Record:
         "type": op.name,
         "name": node_name(op, index),
         "outputs": [t.name for t in op.outputs],
-        "macs": work(op).macs,
+        "macs": known_cost(op).macs,
     }
 
 

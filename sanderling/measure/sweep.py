@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..delegates.gpu.delegate import GpuDelegate
 from ..errors import SanderlingError
 from ..ir import Graph, Shape
 from ..passes.simplify import fold_constants
 from ..processors import usable_cpu_count
 from ..progress import plural
-from ..runtime.delegate import Delegate
 from ..runtime.registry import delegate_names, find_delegate, usable_delegate
 from ..runtime.specialise import specialise
 from ..units import byte_size
@@ -39,14 +37,12 @@ def thread_counts() -> list[int]:
 
 
 def delegate_choices() -> list[tuple[str, ...]]:
-    """Those that can be used here. Others are there to be exact, and take many times as long."""
+    """The delegates that are worth a try here. Others are there to be exact, and take many times as
+    long, or have the processor itself for a device."""
     found = [(name, usable_delegate(name)[0]) for name in delegate_names() if name not in SLOW]
-    return [(name,) for name, delegate in found if delegate is not None and not _is_cpu(delegate)]
-
-
-def _is_cpu(delegate: Delegate) -> bool:
-    """A GPU delegate whose device is the processor itself is no other choice than the cpu."""
-    return isinstance(delegate, GpuDelegate) and delegate.is_software
+    return [
+        (name,) for name, delegate in found if delegate is not None and not delegate.is_software
+    ]
 
 
 def combinations(
@@ -117,9 +113,9 @@ def recommend(
     unlike: Sequence[str] = (),
     payoffs: Sequence[Payoff] = (),
 ) -> Recommendation | None:
-    """Of one model's results: the fastest or, of those that cannot be told from it, the one that
+    """The fastest of one model's results or, among those that cannot be told from it, the one that
     takes least: threads, then precision lost, then other packages, then memory. unlike: names of
-    settings whose answers are off. payoffs: of the delegates among them."""
+    settings whose answers are off. payoffs: what the delegates among them gain."""
     sound = [
         r for r in results if r.summary and not r.setting.contend and r.setting.name not in unlike
     ]

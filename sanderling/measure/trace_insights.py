@@ -10,7 +10,7 @@ from functools import cached_property
 from statistics import median
 
 from ..findings import Finding, Rule, findings
-from ..runtime.trace import BARRIER, NO_CORE, Instant, Slice, Trace
+from ..runtime.trace_data import BARRIER, NO_CORE, Instant, Slice, Trace
 from ..spans import Args
 from ..units import byte_size
 
@@ -129,7 +129,7 @@ def _time(ns: float) -> str:
 
 
 def more_threads_than_cores(facts: Facts) -> Iterator[Finding]:
-    """Of one session, or of several that run at once."""
+    """A finding about more threads at once than cores, of one session or of several."""
     borders = sorted(
         b
         for p in facts.parts
@@ -281,7 +281,8 @@ def _remedy(delegate: str, runs_on: str, has_failed: bool) -> str:
 
 
 def in_turns_with_the_cpu(facts: Facts) -> Iterator[Finding]:
-    """Of a capture, which has no refusals: what no delegate ran, and how often it changed."""
+    """A finding about a capture, which has no refusals: what no delegate ran, and how often it
+    changed."""
     if "captured" not in facts.trace.about:
         return
     taken = [p for p in facts.parts if p.args["delegate"] != CPU]
@@ -364,7 +365,8 @@ def one_op_dominates(facts: Facts) -> Iterator[Finding]:
 
 
 def _border(args: Args, share: str) -> Finding:
-    """Of a step that is no op of the model: a delegate's own memory and its form begin there."""
+    """The finding about a step that is no op of the model: a delegate's own memory and its form
+    begin there."""
     return Finding(
         "dominating",
         f"{args['op']} ({_kernel(args)}on {args['delegate']}) {share}",

@@ -25,7 +25,7 @@ from ..errors import (
 from ..format.schema import ENUMS, check_attributes, default_options
 from ..ir import CUSTOM, Array, DType, Graph, Op, Quant, Shape, Tensor
 from ..ir.graph import closest
-from .legal import MANY, Rule, parse
+from .legal import MANY, LegalForms, parse
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Spec:
     @property
     def known(self) -> Shape:
         """The shape, where the caller has made sure that it is known."""
-        assert self.shape is not None
+        assert self.shape is not None, "whoever asks has looked"
         return self.shape
 
 
@@ -104,7 +104,7 @@ class OpDef:
     picks: int | None = None
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> LegalForms:
         return parse(self.takes)
 
     @property
@@ -348,6 +348,15 @@ class Cost:
     bytes_written: int
 
 
+def known_cost(op: Op) -> Cost:
+    """The cost of an op, nothing where it is not known: its operands do not fit together, as a run
+    will say, or shapes come with the data."""
+    try:
+        return cost(op)
+    except (SanderlingError, *DATA_ERRORS):
+        return Cost(0, 0, 0)
+
+
 def cost(op: Op, lowered: bool = False) -> Cost:
     """The cost at the shapes the graph states; an op that is not legal computes nothing.
 
@@ -411,6 +420,10 @@ def require(condition: bool, op: Op, what: str, fix: str = "") -> None:
     """A legality check of inference or evaluation."""
     if not condition:
         raise unfit(op, what, fix)
+
+
+def check_same_shape(op: Op, a: Shape, b: Shape) -> None:
+    require(a == b, op, f"its inputs differ in shape: {a} and {b}")
 
 
 def unfit(op: Op, what: str, fix: str = "") -> ModelError:

@@ -18,6 +18,7 @@ from ..ir import Array, DType, Op, Shape, Tensor
 from .base import (
     Spec,
     Specs,
+    check_same_shape,
     define,
     elements,
     fitting,
@@ -329,13 +330,9 @@ define(
 # -- NumericVerify and aeq.hadamard_rotation ----------------------------------------------------
 
 
-def _check_same(op: Op, a: Shape, b: Shape) -> None:
-    require(a == b, op, f"its inputs differ in shape: {a} and {b}")
-
-
 def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
     """Quantised minus reference; an error where the difference is more than the tolerance."""
-    _check_same(op, x.shape, reference.shape)
+    check_same_shape(op, x.shape, reference.shape)
     options = flex_options(op, tolerance=0.0, log_if_failed=False)
     quantised = op.inputs[0]
     if quantised is None or quantised.dtype is DType.FLOAT16:
@@ -354,7 +351,7 @@ def _numeric_verify(op: Op, x: Array, reference: Array) -> Array:
 
 define(
     "custom.NumericVerify",
-    infer=fitting(_check_same, [0, 1]),
+    infer=fitting(check_same_shape, [0, 1]),
     evaluate=on(_numeric_verify),
     family="custom",
     takes="x: u8q i8q i16q f16, reference: f32 -> f32",
@@ -525,7 +522,7 @@ def _infer_unpool(op: Op, specs: Specs) -> Spec:
 
 def _unpool(op: Op, x: Array, indices: Array) -> Array:
     """Every value at the place that its index names; the rest is zero."""
-    _check_same(op, x.shape, indices.shape)
+    check_same_shape(op, x.shape, indices.shape)
     _, strides, taps, _ = pool_options(op)
     n, rows, columns, depth = x.shape
     sizes = rows * taps[0], columns * taps[1]
@@ -548,7 +545,7 @@ def _unpool(op: Op, x: Array, indices: Array) -> Array:
 
 define(
     "custom.MaxUnpooling2D",
-    infer=fitting(_check_same, [0, 1], _infer_unpool),
+    infer=fitting(check_same_shape, [0, 1], _infer_unpool),
     evaluate=on(_unpool),
     family="custom",
     takes="x[4]: f32, indices[4]: f32 -> f32",

@@ -75,7 +75,7 @@ def tensor_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
 
 
 def window_multiplier(op: Op, x: Tensor | None, w: Tensor | None) -> Array:
-    """Of convolutions: uint8 kernels know a scale for all channels only."""
+    """The multiplier of convolutions: uint8 kernels know a scale for all channels only."""
     single = w is not None and w.dtype is DType.UINT8 and quant(w).scale.size == 1
     return (tensor_multiplier if single else conv_multiplier)(op, x, w)
 

@@ -36,7 +36,7 @@ _ITEM = re.compile(
 
 
 @dataclass(frozen=True)
-class Place:
+class OperandRule:
     """What may stand at one place among the operands or results."""
 
     name: str
@@ -88,11 +88,11 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Places:
+class OperandRules:
     """Operands or results, in order; the last may stand for many."""
 
     kind: str
-    each: tuple[Place, ...]
+    each: tuple[OperandRule, ...]
 
     @cached_property
     def counts(self) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class Places:
         many = bool(self.each) and self.each[-1].repeats
         return max(needed, default=0), MANY if many else len(self.each)
 
-    def at(self, index: int) -> Place:
+    def at(self, index: int) -> OperandRule:
         return self.each[index] if index < len(self.each) else self.each[-1]
 
     def who(self, index: int) -> str:
@@ -131,7 +131,7 @@ class Places:
         return None
 
     @cached_property
-    def _rows(self) -> tuple[tuple[Place, tuple[DType, ...], int | None, bool], ...]:
+    def _rows(self) -> tuple[tuple[OperandRule, tuple[DType, ...], int | None, bool], ...]:
         return tuple(
             (p, p.types, p.like, bool(p.variable or p.one_scale or p.scales)) for p in self.each
         )
@@ -154,8 +154,8 @@ class Places:
 class Form:
     """One way to use an operator."""
 
-    operands: Places
-    results: Places
+    operands: OperandRules
+    results: OperandRules
 
     def takes(self, op: Op) -> bool:
         inputs = op.inputs
@@ -169,13 +169,13 @@ class Form:
         if index is not None:
             return self.operands.explain(index, inputs, inputs)
         index = self.results.misfit(op.outputs, inputs)
-        assert index is not None
+        assert index is not None, "an op that keeps to the form has no fault"
         found = self.results.explain(index, op.outputs, inputs)
         return replace(found, at=found.at + LATER)
 
 
 @dataclass(frozen=True)
-class Rule:
+class LegalForms:
     """All that is legal for an operator."""
 
     forms: tuple[Form, ...]
@@ -241,12 +241,12 @@ def _error(op: Op, faults: Sequence[Fault], main: int) -> SanderlingError:
 
 
 @cache
-def parse(text: str) -> Rule:
+def parse(text: str) -> LegalForms:
     """The rule that a row's text states; families share texts, and so rules."""
     forms = tuple(_form(part) for part in text.split("|"))
     names = [place.name for place in forms[0].operands.each]
     is_ranked = any(place.ranks for form in forms for place in form.operands.each)
-    return Rule(forms, names.index("x") if "x" in names else 0, is_ranked)
+    return LegalForms(forms, names.index("x") if "x" in names else 0, is_ranked)
 
 
 def _form(text: str) -> Form:
@@ -258,7 +258,9 @@ def _form(text: str) -> Form:
     made = tuple(_place(item, names) for item in items)
     ends = [part if ":" in part else f"result: {part}" for part in results]
     gives = tuple(_place(item, names) for part in ends for item in _items(part))
-    return Form(Places("input", _resolve(made, made)), Places("output", _resolve(gives, made)))
+    return Form(
+        OperandRules("input", _resolve(made, made)), OperandRules("output", _resolve(gives, made))
+    )
 
 
 def _items(text: str) -> list[re.Match[str]]:
@@ -267,7 +269,7 @@ def _items(text: str) -> list[re.Match[str]]:
     return [found] * int(found["count"] or 1)
 
 
-def _place(item: re.Match[str], names: list[str]) -> Place:
+def _place(item: re.Match[str], names: list[str]) -> OperandRule:
     words = item["types"].split()
     like = names.index(words[0]) if len(words) == 1 and words[0] in names else None
     words = [] if like is not None else words
@@ -275,7 +277,7 @@ def _place(item: re.Match[str], names: list[str]) -> Place:
     one = tuple(DType.parse(w[:-1]) for w in words if w.endswith("q"))
     some = tuple(DType.parse(w[:-1]) for w in words if w.endswith("Q"))
     mark = item["mark"]
-    return Place(
+    return OperandRule(
         item["name"], types, like, mark == "?", mark == "*", mark == "!", _ranks(item), one, some
     )
 
@@ -287,7 +289,9 @@ def _ranks(item: re.Match[str]) -> tuple[int, int] | None:
     return int(item["low"]), int(most)
 
 
-def _resolve(places: tuple[Place, ...], operands: tuple[Place, ...]) -> tuple[Place, ...]:
+def _resolve(
+    places: tuple[OperandRule, ...], operands: tuple[OperandRule, ...]
+) -> tuple[OperandRule, ...]:
     """Give those that name an operand its types and scales."""
     models = [None if p.like is None else operands[p.like] for p in places]
     assert all(m is None or m.like is None for m in models), "what it is like is like another"

@@ -119,7 +119,7 @@ class Cell:
         return np.float32(scale_zero(self.op.input(self._place(index)))[0])
 
     def _place(self, index: int | None) -> int:
-        """Of an operand that this kind of cell has."""
+        """The place of an operand that this kind of cell has."""
         if index is None:
             raise unfit(self.op, "an operand is absent")
         return index
@@ -155,7 +155,7 @@ class Gate:
     def of(cls, cell: Cell, gate: int) -> Gate:
         at = cell.at
         to_input, to_state = cell.weight(at.input(gate)), cell.weight(at.recurrent(gate))
-        assert to_input is not None and to_state is not None
+        assert to_input is not None and to_state is not None, "every gate has them"
         peephole = cell.get(at.peephole(gate))
         if peephole is not None and peephole.dtype.kind != "f":
             peephole = cell.scale(at.peephole(gate)) * signed(peephole)

@@ -258,7 +258,7 @@ def inverse_sqrt(x: Array) -> tuple[Array, Array]:
 
 
 def leading_zeros(x: Array) -> Array:
-    """Of a non-negative 32-bit number."""
+    """The leading zeros of a non-negative 32-bit number."""
     # frexp is exact here: 32 bits fit into a double
     return 32 - np.frexp(np.asarray(x, np.float64))[1].astype(np.int64)
 

@@ -13,6 +13,7 @@ from .base import (
     Spec,
     Specs,
     attr,
+    check_same_shape,
     define,
     elements,
     fitting,
@@ -57,19 +58,15 @@ ELEMENTWISE_TYPES = {
 }
 
 
-def _check_same(op: Op, a: Shape, b: Shape) -> None:
-    require(a == b, op, f"its inputs differ in shape: {a} and {b}")
-
-
 def _elementwise(op: Op, a: Array, b: Array) -> Array:
-    _check_same(op, a.shape, b.shape)
+    check_same_shape(op, a.shape, b.shape)
     return ELEMENTWISE[op.name](a, b).astype(a.dtype)
 
 
 for _name in ELEMENTWISE:
     define(
         _name,
-        infer=fitting(_check_same, [0, 1]),
+        infer=fitting(check_same_shape, [0, 1]),
         evaluate=on(_elementwise),
         family="stablehlo",
         takes=f"x: {ELEMENTWISE_TYPES.get(_name, _NUMBERS)}, y: x -> x",

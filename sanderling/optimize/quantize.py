@@ -25,7 +25,7 @@ from .calibration.samples import read_samples
 from .correcting.calibrated import Calibrated, Data, calibrated
 from .correcting.corrections import CorrectedQuantiser
 from .correcting.techniques import SearchSpace
-from .judging.finer import Reached, reach
+from .judging.finer_ops import Reached, reach
 from .judging.judge import Judge
 from .judging.layer_error import layer_rows
 from .judging.report import Report

@@ -70,9 +70,14 @@ class Answers:
 
     def to_json(self) -> dict[str, Any]:
         figures = [
-            {"name": o.name, "type": o.test_type, "real": asdict(o.real),
-             "raw": o.raw and asdict(o.raw)} for o in self.outputs
-        ]  # fmt: skip
+            {
+                "name": o.name,
+                "type": o.test_type,
+                "real": asdict(o.real),
+                "raw": o.raw and asdict(o.raw),
+            }
+            for o in self.outputs
+        ]
         kept = {"engine": self.engine, "inputs": self.inputs, "runs": self.runs}
         return {**kept, "outputs": figures, "ok": not self.failed, "failed": self.failed}
 

@@ -26,8 +26,11 @@ SCHEMA = "sanderling.rewrite/1"
 DEPTH = 4  # rewrites on top of each other, until the ops that the first one made are taken
 QUICK = 1  # of them where a rewrite is only named
 # What rewrites leave behind: chains of views and views that change nothing.
-TIDY = tuple(r for r in (*IDENTITY_RULES, *CHAIN_RULES) if r.name in ("identity RESHAPE",
-             "identity TRANSPOSE", "views merged"))  # fmt: skip
+TIDY = tuple(
+    r
+    for r in (*IDENTITY_RULES, *CHAIN_RULES)
+    if r.name in ("identity RESHAPE", "identity TRANSPOSE", "views merged")
+)
 # Refusals that follow from those of other ops.
 CONSEQUENCES = ("partition", "graph")
 INT8 = "int8 model"

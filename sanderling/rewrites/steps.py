@@ -188,8 +188,13 @@ def is_fixed(op: Op) -> bool:
     return not any(t is not None and t.is_dynamic for t in (*op.inputs, *op.outputs))
 
 
+def constant_of(tensor: Tensor | None) -> Tensor:
+    """A parameter that is constant; the rewrite is declined if it is not."""
+    if tensor is None or not tensor.is_constant:
+        raise Declined
+    return tensor
+
+
 def integers(tensor: Tensor | None) -> list[int]:
-    """The values of a constant parameter; the rewrite is declined if it is none."""
-    need(tensor is not None and tensor.is_constant)
-    assert tensor is not None
-    return [int(n) for n in tensor.values.reshape(-1)]
+    """The values of a constant parameter."""
+    return [int(n) for n in constant_of(tensor).values.reshape(-1)]

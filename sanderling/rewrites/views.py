@@ -8,7 +8,7 @@ from ..ir import DType, Op, Tensor
 from ..ir.rewrite import Match, P, Var
 from ..ops.base import attr
 from ..passes.common import same_quant
-from .steps import Attributes, Rewrite, Steps, integers, is_fixed, need
+from .steps import Attributes, Rewrite, Steps, constant_of, integers, is_fixed, need
 
 REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD", "REDUCE_ANY", "REDUCE_ALL")
 MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
@@ -119,9 +119,7 @@ def _more_dimensions(make: Steps, match: Match) -> None:
 
 def integers_of(tensor: Tensor | None) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
     """A constant parameter as an array of int32, in its own shape."""
-    integers(tensor)
-    assert tensor is not None
-    return tensor.values.astype(np.int32)
+    return constant_of(tensor).values.astype(np.int32)
 
 
 # -- parameters ---------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def _is_one_hot(op: Op) -> bool:
 
 
 def _types(op: Op, count: int = 3) -> set[DType]:
-    """Of the first inputs."""
+    """The types of the first inputs."""
     return {t.dtype for t in operands(op)[:count]}
 
 
@@ -448,7 +448,8 @@ def _odd_types(op: Op) -> list[str]:
 
 
 def _has_ranks(op: Op) -> bool:
-    """Of what is computed: a scalar has no place in batch, height, width and channels."""
+    """Whether all that is computed has a rank: a scalar has no place in batch, height, width and
+    channels."""
     return all(len(t.shape) > 0 for t in (*computed(op), *op.outputs))
 
 

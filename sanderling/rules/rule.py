@@ -354,7 +354,7 @@ def input_rank(place: int, *ranks: int) -> Rule:
 
 
 def most_rank(most: int) -> Rule:
-    """Of all inputs and results."""
+    """The rule that no input or result has a higher rank."""
 
     def highest(op: Op) -> int:
         return max((len(t.shape) for t in (*operands(op), *op.outputs)), default=0)

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import InputError
 from ..ir import Array, Tensor
 from ..spans import span, tape
-from . import recording
+from . import plan_recording
 from .delegate import Call, Executable, check_kept
 from .plan import Plan, has_storage
 from .steady import Repeat
@@ -144,7 +144,7 @@ class Binding:
         if tape.recorder is None:
             self._run_steps()
             return
-        recording.begin(self.plan)
+        plan_recording.begin(self.plan)
         self._renew()
         with span("invoke", "run", {"graph": self.plan.graph.name}):
             self._run_steps()
@@ -168,8 +168,8 @@ class Binding:
         if tape.recorder is None:
             executable.run(inputs, given)  # type: ignore[arg-type]
         else:
-            recording.tell_border(self.plan.steps, index)
-            with recording.part_span(self.plan.steps[index], index):
+            plan_recording.tell_border(self.plan.steps, index)
+            with plan_recording.part_span(self.plan.steps[index], index):
                 executable.run(inputs, given)  # type: ignore[arg-type]
         check_kept(outputs, given)
         for place, readers in moves:

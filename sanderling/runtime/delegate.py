@@ -3,8 +3,8 @@
 Three methods are required: a delegate's `refuses` and `compile`, and the `run` of what it compiles
 to. A plain class that has them is enough (`PlainDelegate`, `PlainExecutable`). All else is
 optional: who wants to offer more inherits from `Delegate` or `Executable` and overrides methods of
-the groups below (reasons, operators, options, caching; binding, caching, reporting). Every optional
-method has its default here, and the default is right, only slower or less informative.
+the groups below (reasons, operators, device, options, caching; binding, caching, reporting). Every
+optional method has its default here, and the default is right, only slower or less informative.
 
 The rest of the package knows `Delegate` and `Executable` alone: `as_delegate` and `as_executable`
 put the defaults around a plain class. docs/delegates.md has a complete example.
@@ -13,16 +13,18 @@ put the defaults around a plain class. docs/delegates.md has a complete example.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from ..errors import DelegateError, InputError
 from ..ir import Array, Graph, Op
 
 if TYPE_CHECKING:
     from ..ops import Spec, State
+    from ..ops.execute import Evaluate
 
 Call = Callable[[], object]  # a run on arrays that are known already
 
@@ -144,6 +146,16 @@ class Executable(ABC):
         part is shown."""
         return None
 
+    def watch_ops(self, evaluate: Evaluate) -> Sequence[Op]:
+        """Have each op evaluated by this function from now on, which a profile takes the time of.
+        The answer is the ops that it will be given. Default: none, as it does not evaluate its ops
+        one by one in Python."""
+        return ()
+
+    device: Any = None
+    """The device of its own that it runs on, whose peaks a profile can measure (gpu/peaks.py).
+    Default None: it has none, or does not tell."""
+
 
 @dataclass
 class BorderCopies:
@@ -254,7 +266,27 @@ class Delegate(ABC):
         """
         return ""
 
+    # The device behind it.
+
+    @property
+    def is_software(self) -> bool:
+        """Whether its device is the processor itself, which the cpu's own compiler uses better: it
+        is no choice beside the cpu then. Default False."""
+        return False
+
+    def device_name(self) -> str:
+        """What its device is called, for people. Default "": it has none, or does not tell."""
+        return ""
+
     # Options, by name.
+
+    options: ClassVar[Collection[str]] = ()
+    """The names of its options where those are how it takes flags of the tools and LiteRT's
+    settings: through configure(), beside what was `chosen` before. Default: none, and flags come
+    through take_flags()."""
+
+    chosen: Mapping[str, Any] = MappingProxyType({})
+    """The options that it was given, by name. Default: none, or it does not tell."""
 
     spelling: str = ""
     """How another process names it, options included: load_delegate sets it. Default: by name."""

@@ -21,7 +21,6 @@ from ..errors import InputError, SanderlingError
 from ..format import known_models
 from ..ir import Array, DType, Graph, Shape, Signature, Tensor
 from ..spans import span
-from .allocation import NOBODY, Allocation, Shown, holders, show
 from .delegate import PlainDelegate
 from .feeds import as_array, as_bytes, type_hint
 from .interpreter_checks import (
@@ -37,6 +36,7 @@ from .interpreter_checks import (
     type_name,
 )
 from .interpreter_details import Details, op_details, tensor_details
+from .interpreter_memory import NOBODY, Allocation, Shown, holders, show
 from .plan import has_storage
 from .session import OfThisProcess, Session
 from .signature_runner import SignatureRunner

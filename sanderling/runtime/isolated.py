@@ -355,7 +355,7 @@ def _outcome(act: Callable[..., Any], about: Sequence[Any]) -> tuple[SanderlingE
     except MemoryError:
         return DelegateError("it ran out of memory"), ()
     except SanderlingError as error:
-        return error, getattr(error, "ops", None)
+        return error, error.ops if isinstance(error, DelegateError) else None
     except (Exception, KeyboardInterrupt) as error:
         return DelegateError(f"it failed with {type(error).__name__}: {error}"), ()
 

@@ -137,7 +137,7 @@ def _content(model: Model) -> str:
     from ..format.load import Loader
     from ..ir.compare import models_equal
 
-    assert model.file is not None
+    assert model.file is not None, "plans are kept of models from files"
     record = known_models.describe(model)
     if record is None or models_equal(model, Loader(model.file, model.source, {}).model()):
         return ""

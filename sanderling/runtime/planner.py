@@ -19,7 +19,7 @@ from .partition import Part, Partition, Refusal, partition
 from .partitionable import partitionable
 from .plan import Plan, Step, plan_borders
 from .plan_executable import PlanExecutable
-from .recording import tell_refusals
+from .plan_recording import tell_refusals
 from .settings import Settings
 
 # Ops that are left out one by one: each costs another attempt at what is behind it.

@@ -23,7 +23,7 @@ from ..forks import renews
 from ..format import known_models
 from ..ir import Array, Graph, Model, Shape, Signature, Tensor
 from ..spans import Follower, followers, span, tape
-from . import recording
+from . import plan_recording
 from .binding import Binding
 from .delegate import PlainDelegate
 from .feeds import take
@@ -270,7 +270,7 @@ class Session(OfThisProcess):
         self._steady.clear()
         if tape.recorder is None:
             for made in self._plans:
-                recording.end(made)
+                plan_recording.end(made)
         for keeper in list(self.lasting):
             keeper.follow()
 
@@ -324,7 +324,7 @@ class Session(OfThisProcess):
                     if names
                     else "the model has none: leave it out",
                 ) from error
-        if len(signatures) == 1 and _covers(signatures[0]):
+        if len(signatures) == 1 and signatures[0].feeds_all:
             return signatures[0]
         main = self.model.main
         return Signature("", main, _by_name(main.inputs), _by_name(main.outputs))
@@ -397,10 +397,6 @@ class BoundRun(OfThisProcess):
     def outputs(self) -> dict[str, Array]:
         """What the last run wrote: the bound buffers, or arrays that the next run overwrites."""
         return dict(zip(self.names, self.binding.outputs, strict=False))
-
-
-def _covers(signature: Signature) -> bool:
-    return set(signature.inputs.values()) == set(signature.graph.inputs)
 
 
 def _by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:

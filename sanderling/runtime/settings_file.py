@@ -40,7 +40,7 @@ class KeptSettings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of a session, beside its delegates and threads."""
+        """The options of a session, beside its delegates and threads."""
         return {} if self.precision == "f32" else {"precision": self.precision}
 
 

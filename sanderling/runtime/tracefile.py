@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import InputError, MissingExtraError
 from ..files import read_data
 from ..spans import Args
-from .trace import Count, Instant, Slice, Trace
+from .trace_data import Count, Instant, Slice, Trace
 
 SCHEMA = "sanderling.trace/1"
 PROCESS = "sanderling"

@@ -37,7 +37,7 @@ STORED_ONLY = ("weight", "dynamic")  # kinds in which small weights stay float
 
 
 @dataclass(frozen=True)
-class Step:
+class BitStep:
     """One layer, by its output, gets fewer bits. ratio: the error for what it saves."""
 
     output: str
@@ -50,25 +50,27 @@ class Step:
 class Level:
     """Steps that are taken together, of so many layers."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[BitStep, ...]
     layers: int
 
     @property
     def rules(self) -> list[Choice]:
-        """Of a recipe; the last step of a layer wins."""
+        """The rules of a recipe; the last step of a layer wins."""
         return [Choice(s.mode, name=glob.escape(s.output)) for s in self.steps]
 
     @property
     def bits(self) -> dict[str, int]:
-        """Of the layers that have fewer than eight."""
+        """The bits of each layer that has fewer than eight."""
         return {s.output: s.bits for s in self.steps}
 
     @property
     def name(self) -> str:
         """For people; each level has another."""
         counts = Counter(self.bits.values())
-        told = [f"{count} of {self.layers} layers with {b} bits" for b, count in
-                sorted(counts.items(), reverse=True)]  # fmt: skip
+        told = [
+            f"{count} of {self.layers} layers with {b} bits"
+            for b, count in sorted(counts.items(), reverse=True)
+        ]
         return ", ".join(told) or "8 bits"
 
 
@@ -93,28 +95,29 @@ def levels(model: Model, data: Sequence[Array], kind: str, minimum: int, seed: i
     return [Level(tuple(steps[:cut]), len(layers)) for cut in cuts]
 
 
-def in_order(steps: Iterable[Step]) -> list[Step]:
+def in_order(steps: Iterable[BitStep]) -> list[BitStep]:
     """The cheapest first; of one layer more bits before fewer."""
     return sorted(steps, key=lambda s: (s.ratio, -s.bits))
 
 
-def _steps(op: Op, power: torch.Tensor | None, kind: str) -> list[Step]:
+def _steps(op: Op, power: torch.Tensor | None, kind: str) -> list[BitStep]:
     values = weight_values(op.operand(1))
     matrix = values.reshape(len(values), -1).double()
     weight = torch.ones(matrix.shape[1]).double() if power is None else power.double()
     table: Mapping[str, Sequence[tuple[int, str]]] = STEPS[kind]
-    found: list[Step] = []
+    found: list[BitStep] = []
     for bits, mode in table.get(op.name, table[ANY]):
         saved = (8 - bits) * matrix.numel()
         ratio = rounding_error(matrix, weight, bits) / saved
         # A step never comes before the layer's step before it.
         ratio = max([ratio, *(s.ratio for s in found)])
-        found.append(Step(op.outputs[0].name, bits, mode, ratio))
+        found.append(BitStep(op.outputs[0].name, bits, mode, ratio))
     return found
 
 
 def rounding_error(matrix: torch.Tensor, power: torch.Tensor, bits: int) -> float:
-    """Of a layer's sums, of their power: rows are rounded by the best scale of each."""
+    """The error of a layer's sums as a share of their power: rows are rounded by the best scale of
+    each."""
     most = 2 ** (bits - 1) - 1
     reach = matrix.abs().amax(1, keepdim=True).clamp(min=1e-30)
     least = torch.full((len(matrix),), torch.inf, dtype=matrix.dtype)

@@ -27,7 +27,7 @@ from .constraint import weights_of
 from .constraints.clusters import DEPTHWISE, GRID, Clusters
 from .loop.judging import Sought
 from .loop.samples import Given, TrainingData
-from .loop.started import StartedFrom
+from .loop.started_from import StartedFrom
 from .loop.train import Schedule
 from .report import TrainingReport
 from .shrinking import Job, Levels, Made, Terms, carried_out
@@ -90,12 +90,18 @@ class Clustering:
         """What the model is to hold. counts: of some weights, by name."""
         deep = {t.name: self.depthwise_count for t in self.depthwise_weights(model)}
         return Clusters(
-            self.count, self.start, self.per_channel, self.keep_zeros, self.depthwise or bool(deep),
-            self.only, deep | (counts or {}), self.seed,
-        )  # fmt: skip
+            self.count,
+            self.start,
+            self.per_channel,
+            self.keep_zeros,
+            self.depthwise or bool(deep),
+            self.only,
+            deep | (counts or {}),
+            self.seed,
+        )
 
     def depthwise_weights(self, model: Model) -> list[Tensor]:
-        """Those that have a number of values of their own."""
+        """The depthwise weights, where they have a number of values of their own."""
         if not self.depthwise_count:
             return []
         return [t for t in weights_of(model, self.only, True) if _is_depthwise(t.users)]
@@ -187,7 +193,7 @@ class _Job(Job):
     # -- a target -------------------------------------------------------------------------------
 
     def _counts(self, level: float) -> dict[str, int]:
-        """Of each layer the fewest values whose error is at most this."""
+        """The fewest values for each layer whose error is at most this."""
         most = STORAGE[self.how.storage] or max(COUNTS)
         return {
             name: min([c for c, e in found.items() if e <= level], default=most)
@@ -288,7 +294,7 @@ def stored_as_codes(model: Model, rule: Clusters, names: Sequence[str]) -> Model
 
 
 def _steps(rows: Array, reach: int) -> Array:
-    """Of each row the number that all its values are whole multiples of."""
+    """The number, for each row, that all its values are whole multiples of."""
     found = np.ones(len(rows), np.float32)
     for number, row in enumerate(rows):
         values = np.unique(np.abs(row[row != 0]))

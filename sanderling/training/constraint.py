@@ -125,7 +125,7 @@ def is_chosen(tensor: Tensor, only: Sequence[str]) -> bool:
 
 
 def stored_values(tensor: Tensor) -> Array | None:
-    """Of a constant, as the file has them; codes less their zero point."""
+    """The values of a constant as the file has them; codes less their zero point."""
     source = tensor
     while source.producer is not None and source.producer.name in ("DEQUANTIZE", "DENSIFY"):
         source = source.producer.operand(0)

@@ -26,7 +26,7 @@ from .constraints.sparsity import CONSTANT, POLYNOMIAL, PRESENT, Sparsity
 from .constraints.structure import UNSTRUCTURED, Structure
 from .loop.judging import Sought
 from .loop.samples import Given, TrainingData
-from .loop.started import StartedFrom
+from .loop.started_from import StartedFrom
 from .loop.train import Schedule
 from .report import TrainingReport
 from .shrinking import Job, Levels, Made, Terms, carried_out
@@ -100,7 +100,7 @@ class Pruning:
 
     @property
     def stated_share(self) -> float | None:
-        """Of zeros, where the structure itself states it: m:n."""
+        """The share of zeros, where the structure itself states it: m:n."""
         return None if self.is_of_channels else Structure.of(self.structure).share
 
     @property
@@ -227,7 +227,7 @@ class _Job(Job):
         return self._by_magnitude(sparsity)
 
     def _shares(self, sparsity: float) -> dict[str, float]:
-        """Of each layer."""
+        """The share of zeros of each layer."""
         pattern = Structure.of(self.how.structure)
         if pattern.share is not None:
             return dict.fromkeys(self.names, pattern.share)

@@ -247,8 +247,15 @@ class _Job:
         rule = Quantisation(self.mode, **(self.options | {"recipe": recipe}))
         # Constraints remember weights: each run has its own.
         rules = [*copy.deepcopy(list(self.constraints)), rule]
-        found = train(self.source, self.given.inputs, rules, self.given.labels, self.loss,
-                      self.plan, checkpoint)  # fmt: skip
+        found = train(
+            self.source,
+            self.given.inputs,
+            rules,
+            self.given.labels,
+            self.loss,
+            self.plan,
+            checkpoint,
+        )
         return _Made(found, rules, rule)
 
     def searched(self, judging: Judging, max_drop: float) -> Sought:

@@ -86,7 +86,7 @@ class TrainingReport:
 
     @property
     def zeros(self) -> float:
-        """Of all weights of the layers in the table."""
+        """The share of zeros among all weights of the layers in the table."""
         sizes = [int(np.prod(r.shape)) for r in self.layers]
         return sum(r.zeros * n for r, n in zip(self.layers, sizes, strict=True)) / max(
             1, sum(sizes)
@@ -104,7 +104,8 @@ class TrainingReport:
 
 
 def weight_rows(before: Model, after: Model) -> list[WeightRow]:
-    """Of all products with constant weights; the models have the same ones, in the same order."""
+    """A row for each product with constant weights; the models have the same ones, in the same
+    order."""
     return [_row(old, new) for old, new in zip(_products(before), _products(after), strict=True)]
 
 
@@ -135,7 +136,7 @@ def _row(old: Op, new: Op) -> WeightRow:
 def _figures(tensor: Tensor) -> tuple[float, int]:
     """The share of zeros, and the number of different values."""
     data = stored_values(tensor)
-    assert data is not None
+    assert data is not None, "rows are of constant weights"
     return float((data == 0).mean()), len(np.unique(data))
 
 
@@ -205,8 +206,11 @@ def epoch_rows(report: TrainingReport) -> list[tuple[object, ...]]:
 def speed_rows(report: TrainingReport) -> list[tuple[object, ...]]:
     """Expected from the multiplications that are left, and measured."""
     rows: list[tuple[object, ...]] = [("expected", f"{report.expected_speedup:.2f}")]
-    measured = [(f"measured, {r['engine']}", f"{r['speedup']:.2f}") for r in report.latency
-                if "speedup" in r]  # fmt: skip
+    measured = [
+        (f"measured, {r['engine']}", f"{r['speedup']:.2f}")
+        for r in report.latency
+        if "speedup" in r
+    ]
     return [*rows, *measured]
 
 
@@ -247,8 +251,9 @@ def _parts(report: TrainingReport) -> Iterator[str]:
         yield html_table(TRIALS, trial_rows(report))
     yield from _table("Training", EPOCHS, epoch_rows(report))
     yield from _table("Layers", LAYERS, layer_rows(report))
-    yield from _table("What keeps XNNPACK from using the zeros", ["because"],
-                      [(text,) for text in report.xnnpack])  # fmt: skip
+    yield from _table(
+        "What keeps XNNPACK from using the zeros", ["because"], [(text,) for text in report.xnnpack]
+    )
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:

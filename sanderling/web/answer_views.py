@@ -8,8 +8,8 @@ from typing import Any
 from .markup import Bar, Markup, facts, link, listed, note, table, tag
 from .record_file import Record
 from .view import (
+    PageAddress,
     Parts,
-    Place,
     View,
     between,
     file_name,
@@ -31,11 +31,11 @@ PICTURES = 48  # samples that two models disagree on, with their pictures
 # -- diff -----------------------------------------------------------------------------------------
 
 
-def _diff(record: Record, place: Place) -> Parts:
+def _diff(record: Record, address: PageAddress) -> Parts:
     sides = record["reference"], record["test"]
     name = file_name(sides[1]["model"])
     layers = record.get("layers") or {}
-    graph = link(f"{place.model(name)}&colour=error", "errors in the graph") if layers else None
+    graph = link(f"{address.model(name)}&colour=error", "errors in the graph") if layers else None
     return [
         facts(
             [
@@ -118,7 +118,7 @@ def rmse_of(row: Mapping[str, Any]) -> float:
 # -- eval -----------------------------------------------------------------------------------------
 
 
-def _eval(record: Record, place: Place) -> Parts:
+def _eval(record: Record, address: PageAddress) -> Parts:
     metrics = record["metrics"]
     sides: list[Mapping[str, Any]] = [record]
     if isinstance(record.get("against"), Mapping) and record["against"].get("metrics"):
@@ -133,7 +133,7 @@ def _eval(record: Record, place: Place) -> Parts:
         ),
         section("Figures", _metrics(sides)),
         section("The two side by side", _compared(record.get("compared"))),
-        section("Samples that the two disagree on", disagreements(record, place)),
+        section("Samples that the two disagree on", disagreements(record, address)),
         section("Worst classes", _worst(metrics.get("worst_classes") or [])),
         section("Taken for one another", _confusions(metrics.get("confusions") or [])),
         section("Latency", _stages(record.get("latency") or {})),
@@ -182,21 +182,25 @@ def disagreed(record: Record) -> list[Mapping[str, Any]]:
     return []
 
 
-def disagreements(record: Record, place: Place) -> Markup:
+def disagreements(record: Record, address: PageAddress) -> Markup:
     rows = disagreed(record)
-    cards = [_card(i, row, place) for i, row in enumerate(rows[:PICTURES])]
+    cards = [_card(i, row, address) for i, row in enumerate(rows[:PICTURES])]
     if not cards:
         return Markup("")
     made = tag("ul", *cards, class_="cards")
     return Markup(made + truncated(rows, PICTURES, "samples"))
 
 
-def _card(number: int, row: Mapping[str, Any], place: Place) -> Markup:
+def _card(number: int, row: Mapping[str, Any], address: PageAddress) -> Markup:
     said = f"truth {row['truth']}, here {row['ours']}, there {row['theirs']}"
     picture = tag(
-        "img", src=place.picture(number), alt=f"sample {row['id']}: {said}", loading="lazy",
-        width=112, height=112,
-    )  # fmt: skip
+        "img",
+        src=address.picture(number),
+        alt=f"sample {row['id']}: {said}",
+        loading="lazy",
+        width=112,
+        height=112,
+    )
     return tag(
         "li",
         picture,
@@ -216,11 +220,15 @@ def _worst(rows: list[Mapping[str, Any]]) -> Markup:
         "Classes with the smallest share of right answers",
         ["class", ">samples", ">right", "said instead"],
         [
-            [w["name"], w["samples"], w["right"],
-             ", ".join(f"{i['name']} ({i['times']})" for i in w["instead"])]
+            [
+                w["name"],
+                w["samples"],
+                w["right"],
+                ", ".join(f"{i['name']} ({i['times']})" for i in w["instead"]),
+            ]
             for w in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _confusions(rows: list[Mapping[str, Any]]) -> Markup:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..units import MIB
 from .charts import Chart, Series
 from .markup import Bar, Markup, facts, link, listed, paragraph, table, tag
 from .measured_views import figures_of, result_table
 from .record_file import Record
 from .view import (
     Figure,
+    PageAddress,
     Parts,
-    Place,
     View,
     between,
     byte_size,
@@ -33,7 +34,7 @@ Rows = list[Mapping[str, Any]]
 # -- compare --------------------------------------------------------------------------------------
 
 
-def _compare(record: Record, place: Place) -> Parts:
+def _compare(record: Record, address: PageAddress) -> Parts:
     rows = record["candidates"]
     left = record.get("left_out") or {}
     unit = unit_for(r["latency"] for r in rows)
@@ -42,7 +43,7 @@ def _compare(record: Record, place: Place) -> Parts:
         section("The answer", _answer(record.get("answer"))),
         _front("Accuracy against latency", rows, "latency", *unit, record["headline"]),
         _front("Accuracy against size", rows, "size", *_bytes(rows), record["headline"]),
-        section("Candidates", _candidates(rows, record["headline"], place)),
+        section("Candidates", _candidates(rows, record["headline"], address)),
         section("Left out", listed(f"{k}: {v}" for k, v in left.items()) if left else None),
         warnings_of(record),
         machine_of(record),
@@ -68,8 +69,8 @@ def _front(title: str, rows: Rows, axis: str, factor: float, unit: str, figure: 
 
 def _bytes(rows: Rows) -> tuple[float, str]:
     """The unit in which the sizes are no long fractions."""
-    large = (most(r["size"] for r in rows) or 0) >= 1 << 20
-    return (2.0**-20, "MiB") if large else (2.0**-10, "KiB")
+    large = (most(r["size"] for r in rows) or 0) >= MIB
+    return (1 / MIB, "MiB") if large else (2.0**-10, "KiB")
 
 
 def _points(name: str, rows: Rows, axis: str, factor: float, is_line: bool) -> Series:
@@ -86,11 +87,11 @@ def _points(name: str, rows: Rows, axis: str, factor: float, is_line: bool) -> S
     )
 
 
-def _candidates(rows: Rows, headline: str, place: Place) -> Markup:
+def _candidates(rows: Rows, headline: str, address: PageAddress) -> Markup:
     top = most(r["latency"] for r in rows)
     shown = [
         [
-            link(place.model(file_name(r["path"])), r["model"]),
+            link(address.model(file_name(r["path"])), r["model"]),
             r["setting"],
             r["accuracy"],
             _interval(r.get("accuracy_interval")),
@@ -119,7 +120,7 @@ def _chosen(record: Record) -> str:
 # -- tune -----------------------------------------------------------------------------------------
 
 
-def _tune(record: Record, place: Place) -> Parts:
+def _tune(record: Record, address: PageAddress) -> Parts:
     gain = record.get("gain")
     ratio = (
         f"{plain(gain['ratio'])} ({between(gain['low'], gain['high'], plain)})" if gain else None
@@ -135,7 +136,7 @@ def _tune(record: Record, place: Place) -> Parts:
                 ("ratio to the default", ratio),
             ]
         ),
-        section("Finalists", result_table(record["results"], place, "Settings that came last")),
+        section("Finalists", result_table(record["results"], address, "Settings that came last")),
         section("How it was found", _stages(record["stages"])),
         section("Not taken", listed(f"{k}: {v}" for k, v in refused.items()) if refused else None),
         warnings_of(record),
@@ -159,7 +160,7 @@ def _tuned(record: Record) -> list[Figure]:
 # -- advise and suggest ---------------------------------------------------------------------------
 
 
-def _advise(record: Record, place: Place) -> Parts:
+def _advise(record: Record, address: PageAddress) -> Parts:
     return [
         paragraph(tag("b", record["verdict"])),
         facts(
@@ -206,7 +207,7 @@ def _command(words: object) -> Markup | None:
     return tag("code", words) if words else None
 
 
-def _suggest(record: Record, place: Place) -> Parts:
+def _suggest(record: Record, address: PageAddress) -> Parts:
     other = [
         [o["mode"], byte_size(o["expected_size"]), o["when"]] for o in record.get("otherwise") or ()
     ]

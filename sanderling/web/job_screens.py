@@ -62,9 +62,16 @@ def _field(site: Site, verb: str, field: Field) -> Markup:
     hint = f"{name}-help" if field.help else None
     if field.least is not None:
         control = tag(
-            "input", type="number", name=field.name, id=name, value=field.default, step="any",
-            min=f"{field.least:g}", max=f"{field.most:g}", aria_describedby=hint,
-        )  # fmt: skip
+            "input",
+            type="number",
+            name=field.name,
+            id=name,
+            value=field.default,
+            step="any",
+            min=f"{field.least:g}",
+            max=f"{field.most:g}",
+            aria_describedby=hint,
+        )
     else:
         control = _select(site, field, name, hint)
     help_ = tag("small", field.help, id=hint) if field.help else None
@@ -78,9 +85,14 @@ def _select(site: Site, field: Field, name: str, hint: str | None) -> Markup:
     ]
     empty = [] if field.is_needed and options else [tag("option", "none", value="")]
     return tag(
-        "select", *empty, *options, name=field.name, id=name, aria_describedby=hint,
+        "select",
+        *empty,
+        *options,
+        name=field.name,
+        id=name,
+        aria_describedby=hint,
         required=field.is_needed,
-    )  # fmt: skip
+    )
 
 
 def job(site: Site, number: int) -> Page:
@@ -119,7 +131,7 @@ def job(site: Site, number: int) -> Page:
             ),
             heading("Result"),
             tag("pre", _lines(found.result), id="job-result", class_="wide", tabindex=0),
-            note(plural(len(site.jobs.all) if site.jobs else 0, "job") + " since the start"),
+            note(plural(site.jobs.count if site.jobs else 0, "job") + " since the start"),
         ],
     )
 

@@ -82,6 +82,7 @@ class Jobs:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.all: dict[int, Job] = {}
+        self.count = 0  # of jobs so far, those included that are no longer listed
         self.is_stopping = False
         self._waiting: queue.Queue[Job] = queue.Queue()
         self._lock = threading.Lock()
@@ -93,13 +94,21 @@ class Jobs:
         with self._lock:
             if sum(not j.is_over for j in self.all.values()) >= MOST_WAITING:
                 raise InputError("too many jobs wait already", fix="wait, or cancel some")
-            job = Job(len(self.all) + 1, made, made.shown(self.folder))
+            self.count += 1
+            job = Job(self.count, made, made.shown(self.folder))
+            self._drop_oldest()
             self.all[job.id] = job
             self._waiting.put(job)
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="jobs", daemon=True)
                 self._worker.start()
         return job
+
+    def _drop_oldest(self) -> None:
+        """Forget jobs that are over, so that MOST_KEPT of them stay listed."""
+        over = [job.id for job in self.all.values() if job.is_over]
+        for number in over[: max(0, len(over) - MOST_KEPT)]:
+            del self.all[number]
 
     def cancel(self, number: int) -> None:
         job = self.all.get(number)
@@ -113,7 +122,7 @@ class Jobs:
     def stop(self) -> None:
         """Cancel everything and wait for the processes to be gone."""
         self.is_stopping = True
-        running = [j.process for j in self.all.values() if j.process is not None]
+        running = [j.process for j in list(self.all.values()) if j.process is not None]
         for number in list(self.all):
             self.cancel(number)
         for process in running:

@@ -103,9 +103,13 @@ class Bar:
             ends = [min(100.0, 100 * max(v, 0.0) / self.most) for v in (self.low, self.high)]
             shapes.append(tag("path", d=f"M{ends[0]:.2f} 4H{ends[1]:.2f}"))
         drawn = tag(
-            "svg", *shapes, class_="bar", viewBox="0 0 100 8", preserveAspectRatio="none",
+            "svg",
+            *shapes,
+            class_="bar",
+            viewBox="0 0 100 8",
+            preserveAspectRatio="none",
             aria_hidden="true",
-        )  # fmt: skip
+        )
         return tag("span", drawn, tag("span", self.words), class_="barred")
 
 

@@ -13,8 +13,8 @@ from .markup import Bar, Markup, facts, heading, joined, link, listed, note, par
 from .record_file import Record
 from .view import (
     Figure,
+    PageAddress,
     Parts,
-    Place,
     View,
     between,
     byte_size,
@@ -58,19 +58,21 @@ def figures_of(results: list[Mapping[str, Any]]) -> list[Figure]:
     return [f for r in results[:SHOWN] if (f := figure_of(r)) is not None]
 
 
-def result_table(results: list[Mapping[str, Any]], place: Place, caption: str) -> Markup:
+def result_table(results: list[Mapping[str, Any]], address: PageAddress, caption: str) -> Markup:
     """A row for each model and setting; bars are medians, lines their intervals."""
     results = results[:SHOWN]
     known = {id(r): figure_of(r) for r in results}
     top = most(f.high or f.median for f in known.values() if f)
-    rows = [_result_row(r, known[id(r)], top, place) for r in results]
+    rows = [_result_row(r, known[id(r)], top, address) for r in results]
     columns = ["model", "setting", "median", "95 % interval", ">p95", ">init", ">first", ">memory"]
     return table(caption, columns, rows)
 
 
-def _result_row(result: Mapping[str, Any], figure: Figure | None, top: float, place: Place) -> Any:
+def _result_row(
+    result: Mapping[str, Any], figure: Figure | None, top: float, address: PageAddress
+) -> Any:
     name = file_name(result["model"])
-    model = link(place.model(name), name)
+    model = link(address.model(name), name)
     if figure is None:
         return [model, result["name"], result.get("error") or "no samples", *[None] * 5]
     memory = result["memory"]
@@ -101,9 +103,9 @@ def fastest(results: list[Mapping[str, Any]]) -> str:
 CHANGES = ("model", "setting", "verdict", ">before", ">after", ">ratio", "95 % interval")
 
 
-def _bench(record: Record, place: Place) -> Parts:
+def _bench(record: Record, address: PageAddress) -> Parts:
     return [
-        result_table(record["results"], place, "Latency of each model and setting"),
+        result_table(record["results"], address, "Latency of each model and setting"),
         section("Ratios", _comparisons(record["comparisons"])),
         section("Against the baseline", _changes(record)),
         section("Recommendations", _recommendations(record["recommendations"])),
@@ -117,11 +119,16 @@ def _comparisons(rows: list[Mapping[str, Any]]) -> Markup:
         "Ratios of settings, measured in turns",
         ["model", "setting", "against", ">ratio", "95 % interval"],
         [
-            [file_name(c["model"]), c["setting"], c["against"], plain(c["ratio"]),
-             between(c["low"], c["high"], plain)]
+            [
+                file_name(c["model"]),
+                c["setting"],
+                c["against"],
+                plain(c["ratio"]),
+                between(c["low"], c["high"], plain),
+            ]
             for c in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _changes(record: Record) -> Markup:
@@ -154,9 +161,9 @@ TOOL = "benchmark_model"  # measures otherwise: it has histories of its own
 # -- benchmark_model ------------------------------------------------------------------------------
 
 
-def _tool(record: Record, place: Place) -> Parts:
+def _tool(record: Record, address: PageAddress) -> Parts:
     return [
-        result_table(record["runs"], place, "Runs as TensorFlow Lite's tool counts them"),
+        result_table(record["runs"], address, "Runs as TensorFlow Lite's tool counts them"),
         section("Flags", facts((k, v) for k, v in record["parameters"].items())),
         warnings_of(record),
     ]
@@ -165,7 +172,7 @@ def _tool(record: Record, place: Place) -> Parts:
 # -- profile --------------------------------------------------------------------------------------
 
 
-def _profile(record: Record, place: Place) -> Parts:
+def _profile(record: Record, address: PageAddress) -> Parts:
     steps = sorted(record["steps"], key=lambda s: -s["median_ms"])
     name = file_name(record["model"])
     return [
@@ -174,7 +181,7 @@ def _profile(record: Record, place: Place) -> Parts:
                 ("setting", setting_text(record["setting"])),
                 ("a run", seconds(record["whole"]["median"] / 1e3)),
                 ("counted by", record["method"]),
-                ("graph", link(f"{place.model(name)}&colour=latency", "drawn in colours")),
+                ("graph", link(f"{address.model(name)}&colour=latency", "drawn in colours")),
             ]
         ),
         section("Advice", listed(record["advice"]) if record["advice"] else None),
@@ -211,11 +218,15 @@ def _types(rows: list[Mapping[str, Any]]) -> Markup:
         "Time by type of step",
         ["type", ">steps", "time", ">share"],
         [
-            [r["type"], r["count"], Bar(r["median_ms"], top, seconds(r["median_ms"] / 1e3)),
-             f"{r['percent']:.1f} %"]
+            [
+                r["type"],
+                r["count"],
+                Bar(r["median_ms"], top, seconds(r["median_ms"] / 1e3)),
+                f"{r['percent']:.1f} %",
+            ]
             for r in rows
         ],
-    )  # fmt: skip
+    )
 
 
 # -- trace ----------------------------------------------------------------------------------------
@@ -233,7 +244,7 @@ def perfetto_note() -> Markup:
     )
 
 
-def _trace(record: Record, place: Place) -> Parts:
+def _trace(record: Record, address: PageAddress) -> Parts:
     said = [joined([i["what"], ". ", i["why"], ". ", i["do"], "."]) for i in record["insights"]]
     return [
         facts(
@@ -246,7 +257,7 @@ def _trace(record: Record, place: Place) -> Parts:
             ]
         ),
         section("What stands out", listed(said) if said else paragraph("Nothing.")),
-        paragraph(link(f"{place.base}/traces", "Trace files of this folder")),
+        paragraph(link(f"{address.base}/traces", "Trace files of this folder")),
         perfetto_note(),
     ]
 
@@ -254,12 +265,12 @@ def _trace(record: Record, place: Place) -> Parts:
 # -- inspect, run, devices ------------------------------------------------------------------------
 
 
-def _inspect(record: Record, place: Place) -> Parts:
+def _inspect(record: Record, address: PageAddress) -> Parts:
     name = file_name(record["source"])
     return [
         facts(
             [
-                ("model", link(place.model(name), name)),
+                ("model", link(address.model(name), name)),
                 ("description", record["description"]),
                 ("file", byte_size(record["file_bytes"])),
                 ("quantisation", record["quantisation"]),
@@ -274,16 +285,21 @@ def _inspect(record: Record, place: Place) -> Parts:
 def _types_of(graph: Mapping[str, Any]) -> Markup:
     top = most(float(t["macs"] or 0) for t in graph["types"])
     rows = [
-        [t["name"], t["count"], Bar(float(t["macs"] or 0), top, f"{t['macs'] or 0:,}"),
-         byte_size(t["bytes_read"]), byte_size(t["bytes_written"])]
+        [
+            t["name"],
+            t["count"],
+            Bar(float(t["macs"] or 0), top, f"{t['macs'] or 0:,}"),
+            byte_size(t["bytes_read"]),
+            byte_size(t["bytes_written"]),
+        ]
         for t in graph["types"]
-    ]  # fmt: skip
+    ]
     title = f"Graph {graph['name']}"
     columns = ["type", ">ops", "MACs", ">read", ">written"]
     return joined([heading(title), table(f"Ops of {title}", columns, rows)])
 
 
-def _run(record: Record, place: Place) -> Parts:
+def _run(record: Record, address: PageAddress) -> Parts:
     rows = [
         [name, f"{o['type']}{o['shape']}", o["min"], o["max"], o["mean"]]
         for name, o in record["outputs"].items()
@@ -295,7 +311,7 @@ def _run(record: Record, place: Place) -> Parts:
     ]
 
 
-def _devices(record: Record, place: Place) -> Parts:
+def _devices(record: Record, address: PageAddress) -> Parts:
     gpus = [[g["number"], g["name"], g["interface"], g["driver"]] for g in record["gpus"]]
     phones = [list(map(str, p.values())) for p in record["phones"]]
     names = list(record["phones"][0]) if phones else []

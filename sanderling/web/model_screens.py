@@ -20,7 +20,18 @@ from .markup import Bar, Markup, facts, link, note, paragraph, table, tag, text
 from .record_file import DAMAGE, Record, files_of, inside, read_record
 from .record_index import Row, Wanted
 from .screens import Query, Site, when
-from .view import Figure, Place, between, file_name, most, plain, plural, seconds, section, unit_for
+from .view import (
+    Figure,
+    PageAddress,
+    between,
+    file_name,
+    most,
+    plain,
+    plural,
+    seconds,
+    section,
+    unit_for,
+)
 from .views import title_of
 
 COLOURS = {"latency": "latency", "error": "error", "delegate": "delegate"}
@@ -37,15 +48,16 @@ def models(site: Site) -> Page:
     lying = {file_name(f.path): f for f in files_of(site.folder, (".tflite",))}
     rows = [
         [
-            link(Place(site.base).model(name), text(name, 80)),
+            link(PageAddress(site.base).model(name), text(name, 80)),
             byte_size(lying[name].size) if name in lying else None,
             lying[name].path if name in lying else "not in this folder",
             link(site.at("", model=name), plural(named[name], "record")) if name in named else None,
         ]
         for name in sorted(named.keys() | lying.keys())
     ]
-    made = table("Models of this folder and of its records",
-                 ["model", ">size", "file", "records"], rows)  # fmt: skip
+    made = table(
+        "Models of this folder and of its records", ["model", ">size", "file", "records"], rows
+    )
     return Page("Models", "models", [made or paragraph("There is no model here yet.")])
 
 
@@ -208,10 +220,16 @@ def _hottest(nodes: list[Node]) -> Markup:
     known.sort(key=lambda n: (-(n.latency or 0.0), -(n.error or 0.0)))
     top = most(n.latency for n in known)
     rows = [
-        [n.index, n.type, text(n.name, 60), Bar(n.latency, top, figure_text(n, "latency")),
-         None if n.error is None else f"{n.error:.3g}", n.delegate]
+        [
+            n.index,
+            n.type,
+            text(n.name, 60),
+            Bar(n.latency, top, figure_text(n, "latency")),
+            None if n.error is None else f"{n.error:.3g}",
+            n.delegate,
+        ]
         for n in known[:50]
-    ]  # fmt: skip
+    ]
     columns = [">op", "type", "tensor", "latency", ">error", "runs on"]
     return table("Ops with the largest figures", columns, rows)
 
@@ -294,7 +312,9 @@ def _history(site: Site, name: str, setting: str) -> Page:
         f"History of {name}",
         "history",
         [
-            facts([("model", link(Place(site.base).model(name), name)), ("setting", setting)]),
+            facts(
+                [("model", link(PageAddress(site.base).model(name), name)), ("setting", setting)]
+            ),
             chart.markup(),
             table("Measurements, newest first", columns, rows),
         ],

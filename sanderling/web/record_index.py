@@ -175,11 +175,18 @@ class RecordIndex:
         self._base.executemany(
             "INSERT INTO figures VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (number, _text(f.model), _text(f.setting), f.median, f.low, f.high,
-                 json.dumps(f.rounds))
+                (
+                    number,
+                    _text(f.model),
+                    _text(f.setting),
+                    f.median,
+                    f.low,
+                    f.high,
+                    json.dumps(f.rounds),
+                )
                 for f in told.figures
             ],
-        )  # fmt: skip
+        )
 
     # -- asking -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from .measured_views import perfetto_note
 from .pictures import Picture, picture_of
 from .record_file import files_of, inside, read_record
 from .record_index import PAGE, RecordIndex, Row, Wanted
-from .view import Place, plural
+from .view import PageAddress, plural
 from .views import page_of, title_of
 
 Query = Mapping[str, str]
@@ -69,9 +69,11 @@ def records(site: Site, query: Query) -> Page:
         shown,
     )
     empty = paragraph(
-        "No record fits." if site.index.count() else "This folder has no record yet. Verbs write "
+        "No record fits."
+        if site.index.count()
+        else "This folder has no record yet. Verbs write "
         "them with --json FILE: sanderling bench MODEL --json bench.json"
-    )  # fmt: skip
+    )
     return Page(
         "Records",
         "",
@@ -85,7 +87,7 @@ def _number(given: str) -> int:
 
 def _listed(site: Site, row: Row) -> list[object]:
     models = site.index.models_of(row.id)
-    named = [link(Place(site.base).model(m), text(m, 60)) for m in models[:3]]
+    named = [link(PageAddress(site.base).model(m), text(m, 60)) for m in models[:3]]
     more = f" and {len(models) - 3} more" if len(models) > 3 else None
     return [
         link(site.at(f"record/{row.id}"), text(row.path, 60)),
@@ -172,14 +174,14 @@ def record(site: Site, number: int) -> Page:
     if content.record is None:
         said = paragraph(f"This file cannot be shown: {problem}.", class_="problem", role="alert")
         return Page(row.path, "", [head, said])
-    models = [link(Place(site.base).model(m), m) for m in site.index.models_of(number)]
+    models = [link(PageAddress(site.base).model(m), m) for m in site.index.models_of(number)]
     named = paragraph("Models: ", *_comma(models)) if models else Markup("")
-    parts = page_of(content.record, Place(site.base, number))
+    parts = page_of(content.record, PageAddress(site.base, number))
     return Page(f"{title_of(content.verb)}: {row.path}", "", [head, named, *parts])
 
 
 def picture(site: Site, number: int, place: int) -> Picture:
-    """Of a sample that two models disagree on."""
+    """The picture of a sample that two models disagree on."""
     row = site.index.row(number)
     if row is None:
         raise missing("record")
@@ -208,10 +210,14 @@ def file(site: Site, query: Query) -> Path:
 def traces(site: Site) -> Page:
     found = [f for f in files_of(site.folder, TRACES) if not site.index.has_record(f.path)]
     rows = [
-        [link(site.at("file", path=f.path), f.path, download=True), when(f.changed),
-         byte_size(f.size), _to_perfetto(site.at("file", path=f.path), f.path)]
+        [
+            link(site.at("file", path=f.path), f.path, download=True),
+            when(f.changed),
+            byte_size(f.size),
+            _to_perfetto(site.at("file", path=f.path), f.path),
+        ]
         for f in found[:MOST_LISTED]
-    ]  # fmt: skip
+    ]
     made = table("Trace files, to be saved", ["file", "written", ">size", "look at it"], rows)
     empty = note("No trace file lies here. sanderling trace MODEL -o model.perfetto-trace")
     about = [
@@ -225,5 +231,12 @@ def traces(site: Site) -> Page:
 def _to_perfetto(address: str, name: str) -> Markup:
     """`perfetto.js` makes it work; without scripts it stays hidden."""
     words = f"Open {name} in Perfetto"
-    return tag("button", "Open in Perfetto", type="button", hidden=True, data_perfetto=address,
-               data_name=name, aria_label=words)  # fmt: skip
+    return tag(
+        "button",
+        "Open in Perfetto",
+        type="button",
+        hidden=True,
+        data_perfetto=address,
+        data_name=name,
+        aria_label=words,
+    )

@@ -10,8 +10,8 @@ from .charts import Chart, Series
 from .markup import Bar, Markup, facts, listed, table
 from .record_file import Record
 from .view import (
+    PageAddress,
     Parts,
-    Place,
     View,
     between,
     byte_size,
@@ -33,7 +33,7 @@ Rows = list[Mapping[str, Any]]
 # -- quantize and qat -----------------------------------------------------------------------------
 
 
-def _quantised(record: Record, place: Place) -> Parts:
+def _quantised(record: Record, address: PageAddress) -> Parts:
     modes = ", ".join(f"{plural(n, 'op')} {mode}" for mode, n in record["modes"].items())
     return [
         facts(
@@ -47,7 +47,7 @@ def _quantised(record: Record, place: Place) -> Parts:
         section("Ways that were tried", _candidates(record["candidates"])),
         section("Models tried for the target", _trials(record["trials"])),
         section("Accuracy", *_accuracy(record["accuracy"])),
-        section("Samples that the two disagree on", disagreements(record, place)),
+        section("Samples that the two disagree on", disagreements(record, address)),
         section("Latency", _rows(record["latency"], "Latency before and after")),
         section("Training", _epochs(record.get("epochs") or [])),
         section("Layers", _layers(record["layers"])),
@@ -64,11 +64,15 @@ def _candidates(rows: Rows) -> Markup:
         "Ways of quantising, judged on held-out samples",
         ["way", "SNR dB", ">same best answer", "kept"],
         [
-            [r["name"], Bar(r["snr"], top, _db(r["snr"])), percent(r["agreement"]),
-             "yes" if r["chosen"] else None]
+            [
+                r["name"],
+                Bar(r["snr"], top, _db(r["snr"])),
+                percent(r["agreement"]),
+                "yes" if r["chosen"] else None,
+            ]
             for r in rows
         ],
-    )  # fmt: skip
+    )
 
 
 def _db(value: float | None) -> str:
@@ -116,7 +120,7 @@ def _reasons(rows: Rows, caption: str) -> Markup:
 # -- prune and cluster ----------------------------------------------------------------------------
 
 
-def _trained(record: Record, place: Place) -> Parts:
+def _trained(record: Record, address: PageAddress) -> Parts:
     compared = record.get("compared") or {}
     agreed = compared.get("agreement") or {}
     same = between(agreed.get("low"), agreed.get("high"), percent)
@@ -136,7 +140,7 @@ def _trained(record: Record, place: Place) -> Parts:
         section("Training", _epochs(record["epochs"])),
         section("Models tried for the target", _trials(record["trials"])),
         section("Accuracy", *_accuracy(record["accuracy"])),
-        section("Samples that the two disagree on", disagreements(record, place)),
+        section("Samples that the two disagree on", disagreements(record, address)),
         section("Latency", _rows(record["latency"], "Latency before and after")),
         section("Layers", _weights(record["layers"])),
         notes_of(record),
@@ -145,11 +149,18 @@ def _trained(record: Record, place: Place) -> Parts:
 
 def _weights(rows: Rows) -> Markup:
     shown = [
-        [r["name"], r["op"], "x".join(map(str, r["shape"])),
-         Bar(r["zeros"], 1, percent(r["zeros"])), r["values_before"], r["values"],
-         r["error"], r["note"]]
+        [
+            r["name"],
+            r["op"],
+            "x".join(map(str, r["shape"])),
+            Bar(r["zeros"], 1, percent(r["zeros"])),
+            r["values_before"],
+            r["values"],
+            r["error"],
+            r["note"],
+        ]
         for r in rows[:SHOWN]
-    ]  # fmt: skip
+    ]
     columns = ["weights", "op", "shape", "zeros", ">values before", ">values", ">error", "note"]
     return Markup(table("Weights of each layer", columns, shown) + truncated(rows, SHOWN, "layers"))
 
@@ -180,7 +191,7 @@ def _column(rows: Rows, name: str) -> list[float | None]:
 # -- retrain and rewrite --------------------------------------------------------------------------
 
 
-def _retrained(record: Record, place: Place) -> Parts:
+def _retrained(record: Record, address: PageAddress) -> Parts:
     names = record["classes"]
     low, high = record["interval"]
     matrix = [[n, *row] for n, row in zip(names, record["confusion"], strict=True)]
@@ -203,7 +214,7 @@ def _retrained(record: Record, place: Place) -> Parts:
     ]
 
 
-def _rewritten(record: Record, place: Place) -> Parts:
+def _rewritten(record: Record, address: PageAddress) -> Parts:
     before, after = (len(record[f"refused_{when}"]) for when in ("before", "after"))
     changes = [
         [c["op"], c["reason"], ", ".join(c["rewrites"]), c["does"]] for c in record["changes"]

@@ -30,7 +30,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Place:
+class PageAddress:
     """Where a page stands: `base` is the address of everything, `record` the number of this one."""
 
     base: str
@@ -59,7 +59,7 @@ class View:
     title: str
     models: Callable[[Record], Iterable[object]]
     headline: Callable[[Record], str]
-    parts: Callable[[Record, Place], Parts]
+    parts: Callable[[Record, PageAddress], Parts]
     figures: Callable[[Record], list[Figure]] = _nothing
 
 
@@ -145,7 +145,7 @@ def most(values: Iterable[float | None]) -> float:
 
 
 def sizes(record: Record) -> list[tuple[str, object]]:
-    """Of a model before and after."""
+    """The sizes of a model before and after."""
     before, after = record["size_before"], record["size_after"]
     zipped = record["zipped_before"], record["zipped_after"]
     return [

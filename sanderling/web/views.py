@@ -13,7 +13,7 @@ from ..glyphs import clean_lines
 from . import answer_views, choice_views, measured_views, smaller_views
 from .markup import Markup, heading, note, paragraph, tag
 from .record_file import DAMAGE, Record, verb_of
-from .view import Figure, Parts, Place, View, file_name
+from .view import Figure, PageAddress, Parts, View, file_name
 
 VIEWS: dict[str, View] = {
     **measured_views.VIEWS,
@@ -48,7 +48,7 @@ def listed(record: Record) -> Listed:
 
 
 def _guessed_models(record: Record) -> list[str]:
-    """Of a verb that has no row yet: the keys that verbs call a model by."""
+    """The models in a record of a verb that has no row yet: the keys that verbs call a model by."""
     found = [record.get(key) for key in ("model", "source", "path")]
     return [file_name(m) for m in found if isinstance(m, str) and m.endswith(".tflite")]
 
@@ -57,13 +57,13 @@ def title_of(verb: str) -> str:
     return VIEWS[verb].title if verb in VIEWS else verb.replace("_", " ").capitalize()
 
 
-def page_of(record: Record, place: Place) -> Parts:
+def page_of(record: Record, address: PageAddress) -> Parts:
     """The parts of a record's page."""
     view = VIEWS.get(verb_of(record))
     if view is None:
         return [as_it_is(record)]
     try:
-        return view.parts(record, place)
+        return view.parts(record, address)
     except DAMAGE as error:
         said = f"This record is not what its schema says ({_why(error)}). This is what it holds:"
         return [paragraph(said, class_="problem", role="alert"), as_it_is(record)]

@@ -19,7 +19,7 @@ from sanderling.runtime.session import Session
 from tests.support.command_line import INT8, call
 from tests.support.phones import NEW, Phone, scripted_phone  # noqa: F401
 
-from .programs import QEMU, needs_arm, needs_cc, run
+from ..support.c_programs import QEMU, needs_arm, needs_cc, run
 
 QUICK = ("--num_runs=5", "--min_secs=0", "--warmup_min_secs=0")
 
@@ -52,8 +52,12 @@ def test_the_log_is_the_tool_s(program: Path) -> None:
 def test_inputs_and_outputs_are_files(program: Path, tmp_path: Path) -> None:
     image = np.random.default_rng(3).integers(-128, 128, (1, 8, 8, 1)).astype(np.int8)
     (tmp_path / "in").write_bytes(image.tobytes())
-    run(program, *QUICK, f"--input_layer_value_files=image:{tmp_path / 'in'}",
-        f"--output_filepath={tmp_path / 'out'}")  # fmt: skip
+    run(
+        program,
+        *QUICK,
+        f"--input_layer_value_files=image:{tmp_path / 'in'}",
+        f"--output_filepath={tmp_path / 'out'}",
+    )
     wanted = Session(sanderling.load(INT8))(image)
     assert (tmp_path / "out").read_bytes() == wanted.tobytes()
     run(

@@ -10,7 +10,7 @@ import pytest
 from sanderling.build.runtime_ir import FOLDER
 from tests.support.every_worker import share_everything
 
-from .programs import CC, VALGRIND, built, compiled, gather, needs_cc, run
+from ..support.c_programs import CC, VALGRIND, built, compiled, gather, needs_cc, run
 
 pytestmark = needs_cc
 
@@ -253,5 +253,17 @@ def test_no_error_and_no_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_compiled_without_warnings_by_the_strictest(tmp_path: Path) -> None:
     """The runtime's own source, too."""
-    run(CC, "-std=c11", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-pedantic",
-        "-c", FOLDER / "runtime.c", "-o", tmp_path / "runtime.o")  # fmt: skip
+    run(
+        CC,
+        "-std=c11",
+        "-Wall",
+        "-Wextra",
+        "-Wconversion",
+        "-Wshadow",
+        "-Werror",
+        "-pedantic",
+        "-c",
+        FOLDER / "runtime.c",
+        "-o",
+        tmp_path / "runtime.o",
+    )

@@ -12,8 +12,8 @@ import pytest
 
 import sanderling
 from sanderling.build import runtime_ir
+from sanderling.build.c_sources import identifier
 from sanderling.build.elf import defined
-from sanderling.build.sources import identifier
 from sanderling.errors import InputError
 from sanderling.ir import DType, Graph, Model
 from sanderling.runtime.session import Session
@@ -22,7 +22,7 @@ from tests.support.command_line import F32, INT8, call
 from tests.support.cpu_conformance import cases_of
 from tests.support.every_worker import share_everything
 
-from .programs import CC, F, built, compiled, from_python, needs_cc, relu, run
+from ..support.c_programs import CC, F, built, compiled, from_python, needs_cc, relu, run
 
 pytestmark = needs_cc
 
@@ -43,10 +43,18 @@ def test_the_library_gives_the_session_s_answers(path: str, tmp_path: Path) -> N
         (2, True, True),
     ]
     names = {p.name for p in (tmp_path / "lib").iterdir()}
-    assert names == set(found["files"]) == {
-        "libdigits.a", "libdigits.so", "digits.h", "digits_example.c", "CMakeLists.txt",
-        "digits.py",
-    }  # fmt: skip
+    assert (
+        names
+        == set(found["files"])
+        == {
+            "libdigits.a",
+            "libdigits.so",
+            "digits.h",
+            "digits_example.c",
+            "CMakeLists.txt",
+            "digits.py",
+        }
+    )
     (sizes,) = found["sizes"]
     assert 0 < sizes["code"] < found["files"]["libdigits.a"] and sizes["weights"] > 0
     assert sizes["arena"] > 0 and "image" in found["inputs"]
@@ -139,14 +147,19 @@ def test_an_output_that_nobody_computes(tmp_path: Path) -> None:
     with from_python(tmp_path).Model() as model:
         found = model.run({"x": np.array([-1, 2], F)})
     assert {n: a.tolist() for n, a in found.items()} == {
-        "x": [-1, 2], "y": [1, 2], "y:1": [1, 2], "c": [5, 6],
-    }  # fmt: skip
+        "x": [-1, 2],
+        "y": [1, 2],
+        "y:1": [1, 2],
+        "c": [5, 6],
+    }
 
 
 def test_two_models_in_one_program(tmp_path: Path) -> None:
     built(relu(size=2), tmp_path, "one")
     built(relu(size=3), tmp_path, "two")
-    program = compiled(tmp_path, """
+    program = compiled(
+        tmp_path,
+        """
 #include <stdio.h>
 #include "one.h"
 #include "two.h"
@@ -164,7 +177,10 @@ int main(void) {
   one_destroy(a), two_destroy(b), two_destroy(c), two_destroy(NULL);
   return 0;
 }
-""", "one", [tmp_path / "libtwo.a"])  # fmt: skip
+""",
+        "one",
+        [tmp_path / "libtwo.a"],
+    )
     assert run(program) == "0 2 9\n0 2 0\n"
 
 
@@ -202,9 +218,20 @@ def test_nothing_but_libc_is_needed(tmp_path: Path) -> None:
         if " T " in line or " R " in line or " D " in line
     }
     assert {n for n in missing - own if not n.startswith("m_")} <= {
-        "free", "getauxval", "calloc", "memcpy", "memset", "pthread_create", "pthread_join",
-        "pthread_sigmask", "sched_getaffinity", "sigfillset", "snprintf", "strcmp", "syscall",
-    }  # fmt: skip
+        "free",
+        "getauxval",
+        "calloc",
+        "memcpy",
+        "memset",
+        "pthread_create",
+        "pthread_join",
+        "pthread_sigmask",
+        "sched_getaffinity",
+        "sigfillset",
+        "snprintf",
+        "strcmp",
+        "syscall",
+    }
     shown = {
         line.split()[-1]
         for line in run("nm", "-D", "--defined-only", tmp_path / "libm.so").splitlines()

@@ -12,7 +12,7 @@ from sanderling.ir import DType, Graph, Model, Op
 from sanderling.ops import OPS
 from tests.support.command_line import call
 
-from .programs import CC, F, built, compiled, custom, from_python, needs_cc, run
+from ..support.c_programs import CC, F, built, compiled, custom, from_python, needs_cc, run
 
 pytestmark = needs_cc
 
@@ -100,8 +100,18 @@ def test_a_custom_operator_in_c(tmp_path: Path) -> None:
     program = compiled(tmp_path, tmp_path / "m_example.c", "m", [tmp_path / "twice.c"])
     (tmp_path / "x").write_bytes(np.array([1, -2, 3, 4], F).tobytes())
     assert run(program, tmp_path / "x") == "y: 2 0 6 8\n"
-    run(CC, "-shared", "-fPIC", f"-I{tmp_path}", tmp_path / "twice.c", "-Wl,--whole-archive",
-        tmp_path / "libm.a", "-Wl,--no-whole-archive", "-o", tmp_path / "libm.so")  # fmt: skip
+    run(
+        CC,
+        "-shared",
+        "-fPIC",
+        f"-I{tmp_path}",
+        tmp_path / "twice.c",
+        "-Wl,--whole-archive",
+        tmp_path / "libm.a",
+        "-Wl,--no-whole-archive",
+        "-o",
+        tmp_path / "libm.so",
+    )
     with from_python(tmp_path).Model() as model:
         assert model.run({"x": np.array([[1, -2, 3, 4]], F)})["y"].tolist() == [[2, 0, 6, 8]]
         with pytest.raises(RuntimeError, match=r"custom operator custom\.Twice returned 3"):

@@ -22,7 +22,7 @@ from tests.support.aarch64_qemu import run_aarch64
 from tests.support.command_line import F32, INT8
 from tests.support.every_worker import share_everything
 
-from .programs import CROSS, QEMU, built, compiled, from_python, needs_arm, needs_cc, run
+from ..support.c_programs import CROSS, QEMU, built, compiled, from_python, needs_arm, needs_cc, run
 
 x86_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="this is no x86-64 machine")
 
@@ -105,8 +105,12 @@ def test_compilers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     zig = find_compiler(arm)
     assert zig is not None and zig.words[1:] == (
-        "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.17",
-    )  # fmt: skip
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        "aarch64-linux-gnu.2.17",
+    )
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert find_compiler(arm) is None and find_compiler(arm, "none") is None
     assert "NDK" in no_compiler(phone, "x.so") and "ziglang" in no_compiler(arm, "x.so")

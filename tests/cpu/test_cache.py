@@ -205,12 +205,12 @@ def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """The entry with another description, and a checksum that fits it."""
     raw = path.read_bytes()
     length = int.from_bytes(raw[8:16], "little")
-    about, begin = json.loads(raw[16 : 16 + length]), -(-(16 + length) // cache.PAGE) * cache.PAGE
+    about, begin = json.loads(raw[16 : 16 + length]), store.next_page(16 + length)
     change(about)
     text = json.dumps(about).encode()
     head = cache.MAGIC + len(text).to_bytes(8, "little") + text
-    body = head + bytes(-len(head) % cache.PAGE) + raw[begin : -store.DIGEST]
-    path.write_bytes(body + cache.digest(np.frombuffer(body, np.uint64)))
+    body = head + bytes(-len(head) % store.PAGE) + raw[begin : -store.DIGEST]
+    path.write_bytes(body + store.digest(np.frombuffer(body, np.uint64)))
 
 
 WRONG: list[Callable[[dict[str, Any]], object]] = [
@@ -287,16 +287,16 @@ def test_any_byte_counts() -> None:
     """The checksum finds every single flipped bit, and exchanged words and pages."""
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**63, 4 * 512).astype(np.uint64)
-    before = cache.digest(words)
+    before = store.digest(words)
     for at in rng.integers(0, words.size, 100):
         other = words.copy()
         other[at] ^= np.uint64(1) << np.uint64(rng.integers(64))
-        assert cache.digest(other) != before
+        assert store.digest(other) != before
     for a, b in ((0, 1), (3, 512 + 3), (7, 1500)):
         other = words.copy()
         other[[a, b]] = other[[b, a]]
-        assert cache.digest(other) != before
-    assert cache.digest(words.reshape(4, 512)[[1, 0, 2, 3]].reshape(-1)) != before
+        assert store.digest(other) != before
+    assert store.digest(words.reshape(4, 512)[[1, 0, 2, 3]].reshape(-1)) != before
 
 
 def test_the_size_is_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from sanderling.delegates.cpu.dialect.fused import (
     unfused,
     where,
 )
+from sanderling.delegates.cpu.dialect.guards import GUARD
 from sanderling.delegates.cpu.dialect.ops import OWN_OPS
 from sanderling.delegates.cpu.isa.targets import find, host_target
 from sanderling.delegates.cpu.kernels.depthwise import with_pointwise
@@ -120,6 +121,11 @@ def small(shape: Sequence[int] = (1, 4, 4, 8), dtype: DType = DType.FLOAT32) -> 
     return Tensor("t", dtype, shape)
 
 
+def guarded(guard: Any) -> Op:
+    """An op of the schema under a guard."""
+    return Op("ABS", [small()], [small()], {GUARD: guard})
+
+
 # An op that breaks a rule, and what is said of it.
 BROKEN: list[tuple[Callable[[], Op], str]] = [
     (lambda: without(fused_product(), "stride_h"), "left to a default"),
@@ -140,6 +146,11 @@ BROKEN: list[tuple[Callable[[], Op], str]] = [
     (lambda: fused_product(DType.INT8, precision=BF16), "precision"),
     (lambda: fused_product(signed=True), "were not int8"),
     (lambda: fused_product(zeros=True), "zeros cannot be left out"),
+    (lambda: guarded(()), "its guard"),
+    (lambda: guarded(small()), "its guard"),
+    (lambda: guarded(((small((), DType.INT32), True),)), "its guard"),
+    (lambda: guarded(((small((2,), DType.BOOL), True),)), "its guard"),
+    (lambda: guarded(((small((), DType.BOOL), 1),)), "its guard"),
     (lambda: Op("cpu.NONE", [], []), "no such op"),
     (lambda: Op("CONV_2D", [], [], {FUSED: Fused(residual=True)}), "operator of the schema"),
     (lambda: Op("cpu.CONV_2D", [small()], [small()], {FUSED: NOTHING}), "1 operands"),
@@ -162,6 +173,11 @@ def test_every_rule_of_the_record_is_tried() -> None:
     assert {rule.what for rule in verify.FUSED_RULES} <= said
     for kind in (DType.FLOAT32, DType.INT8):
         assert list(verify.wrong(fused_product(kind))) == []
+
+
+def test_guards_are_rows_of_conditions() -> None:
+    one = small((1,), DType.BOOL)
+    assert not list(verify.wrong(guarded(((one, True), (one, False)))))
 
 
 def test_a_broken_pass_is_named() -> None:

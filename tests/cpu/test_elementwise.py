@@ -129,7 +129,7 @@ def test_functions(name: str, target: str) -> None:
 @pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("function", ["sin", "cos"])
 def test_angles(function: str, target: str) -> None:
-    """Of every size, and next to multiples of pi / 2, where little is left of the angle."""
+    """Angles of every size, and next to multiples of pi / 2, where little is left of them."""
     rng = np.random.default_rng(2)
     sizes = np.exp(rng.uniform(np.log(1e-30), np.log(3e38), 4000)) * rng.choice([-1, 1], 4000)
     close = rng.integers(-100000, 100000, 2000) * (np.pi / 2)
@@ -183,7 +183,7 @@ def _half_pi() -> Fraction:
 
 
 def exact(function: str, x: np.float32) -> float:
-    """Of the angle's rest after whole quarters of a turn."""
+    """The function of the angle's rest after whole quarters of a turn."""
     quarters = Fraction(float(x)) / _half_pi()
     whole = round(quarters)
     rest = float((quarters - whole) * _half_pi())
@@ -256,7 +256,9 @@ def test_halves(target: str) -> None:
 
 # -- loops ----------------------------------------------------------------------------------------
 
-SHAPES = [((n,), (n,)) for n in (1, 3, 7, 16, 17, 31, 64, 65, 127, 1023, 1025, 5000)] + [
+LENGTHS = (1, 3, 7, 16, 17, 31, 64, 65, 127, 1023, 1025, 5000)
+SHAPES = [
+    *(((n,), (n,)) for n in LENGTHS),
     ((40, 24), (24,)), ((300, 3), (3,)), ((5, 6, 7), (6, 1)), ((9, 1, 65), (1, 4, 65)),
     ((2, 3, 4, 5), (3, 1, 5)), ((100,), ()), ((17, 100), (17, 1)), ((3, 70, 2), (70, 1)),
 ]  # fmt: skip

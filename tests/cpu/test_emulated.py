@@ -99,8 +99,9 @@ def _shuffled(a: Array, index: Array) -> Array:
 
 
 EVERY, NEAREST, DOWN = I16(-1), I32(4), I32(9)
-EDGES = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 0.75, 1.5, 1.49, 2.0, 3.0, 1e30, 1e-30,
-                  -1.0, 5.0, 0.7], np.float32)  # fmt: skip
+_EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 0.75, 1.5, 1.49, 2.0, 3.0, 1e30, 1e-30, -1.0,
+          5.0, 0.7]  # fmt: skip
+EDGES = np.array(_EDGES, np.float32)
 
 
 def _mantissa(x: Array) -> Array:
@@ -131,8 +132,8 @@ def _rounded_down(x: Array) -> Array:
 A8, B8, C32 = integers(np.int8, seed=1), integers(np.int8, seed=2), integers(np.int32, seed=3)
 D32, A16, B16 = integers(np.int32, seed=4), integers(np.int16, seed=5), integers(np.int16, seed=6)
 X, Y, Z = floats(1), floats(2), floats(3)
-POWERS = np.array([0, 1, -1, 5.5, -130, 140, 1e9, -1e9, np.inf, -np.inf, np.nan, 3, -3, 20, -20, 2],
-                  np.float32)  # fmt: skip
+_POWERS = [0, 1, -1, 5.5, -130, 140, 1e9, -1e9, np.inf, -np.inf, np.nan, 3, -3, 20, -20, 2]
+POWERS = np.array(_POWERS, np.float32)
 SMALL = C32 >> 8
 # name, result, vectors, constants, what comes out
 CASES: list[tuple[str, Type, list[Array], list[Any], Array]] = [

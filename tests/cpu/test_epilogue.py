@@ -74,10 +74,10 @@ PATHS = [
 def test_a_new_epilogue_is_one_class(
     row: Case, module: ModuleType, form: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan(target: object, w: object, n: object, plain: object) -> object:
-        return form and winograd.plan_for(target, w, n, winograd.form(form))[1]  # type: ignore[arg-type]
+    def plan(target: object, w: object, n: object, plain: object, kind: object) -> object:
+        return form and winograd.blocking_for(target, w, n, winograd.form(form))[1]  # type: ignore[arg-type]
 
-    monkeypatch.setattr(conv, "choose_plan", plan)
+    monkeypatch.setattr(conv, "choose_blocking", plan)
     plain = _answer(row)
     monkeypatch.setattr(module, "FloatEpilogue", Halved)
     np.testing.assert_array_equal(_answer(row), plain * np.float32(0.5))

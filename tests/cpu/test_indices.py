@@ -11,8 +11,8 @@ from sanderling.delegates.cpu.delegate import CpuDelegate
 from sanderling.errors import ModelError
 from sanderling.format import dump
 from sanderling.ir import Array, Graph, Model, Tensor
+from sanderling.runtime.recorder import record
 from sanderling.runtime.session import Session
-from sanderling.runtime.trace import record
 from tests.conformance.cases_control import binary, choose, const, emit
 from tests.conformance.harness import Case, T, case, f32, i16, i32, i64, weights
 from tests.support import shared_models

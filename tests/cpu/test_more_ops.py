@@ -10,7 +10,7 @@ from sanderling.delegates.cpu.kernels.elementwise import tables16
 from sanderling.delegates.cpu.kernels.move import scatter, spread
 from sanderling.delegates.cpu.kernels.products import volume
 from sanderling.delegates.cpu.kernels.reduce import local_response
-from sanderling.delegates.cpu.kernels.signal import fourier, spectrogram
+from sanderling.delegates.cpu.kernels.spectral import fourier, spectrogram
 from sanderling.delegates.cpu.kernels.vision import detections, mediapipe, nms
 from sanderling.delegates.cpu.table import decompositions
 from sanderling.ir import Array

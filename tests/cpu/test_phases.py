@@ -13,10 +13,14 @@ import pytest
 from sanderling.delegates.cpu import build
 from sanderling.delegates.cpu.codegen.program import Phase, Program
 from sanderling.delegates.cpu.delegate import CpuDelegate
+from sanderling.delegates.cpu.isa.targets import TARGETS
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable, Crew
 from sanderling.delegates.cpu.steps import phases
+from sanderling.delegates.cpu.steps.estimates import nanoseconds
 from sanderling.delegates.cpu.steps.phases import Span, works
-from sanderling.ir import Array, DType, Graph, Model, Tensor
+from sanderling.ir import Array, DType, Graph, Model, Op, Tensor
+from tests.conformance.cases_control import assign, variable
+from tests.support.conv_stacks import stack
 from tests.support.every_worker import share_everything
 
 F32 = DType.FLOAT32
@@ -123,11 +127,58 @@ def test_what_lies_in_the_same_bytes_waits() -> None:
     assert sizes(program.phases) == [1, 1, 1, 1]
 
 
+def differences() -> Model:
+    """The difference of an input from the one before, which a variable keeps."""
+    shape = (1, 96, 96, 3)
+    init, graph = Graph("init"), Graph("main")
+    assign(init, "v", init.constant("start", np.zeros(shape, np.float32), F32))
+    x = graph.input("x", F32, shape)
+    graph.insert(Op("CALL_ONCE", [], [], {"init_subgraph_index": init}))
+    before, y = graph.tensor("before", F32, shape), graph.tensor("y", F32, shape)
+    graph.insert(Op("READ_VARIABLE", [variable(graph)], [before]))
+    assign(graph, "v", x)
+    graph.add("SUB", [x, before], [y])
+    graph.outputs = [y]
+    return Model([graph, init])
+
+
+def test_an_assignment_waits_for_who_reads_the_variable() -> None:
+    """It has the variable as an input, and writes it."""
+    model = differences()
+    program = program_of(model)
+    names = [s.op.name for s in program.steps]
+    assert names == ["READ_VARIABLE", "ASSIGN_VARIABLE", "cpu.MAP"]
+    read, assigned, subtracted = works(program)
+    assert not read.goes_with(assigned) and not assigned.goes_with(read)
+    assert assigned.goes_with(subtracted)
+    session = model.compile([CpuDelegate(cache=False)], threads=2)
+    rng, before = np.random.default_rng(0), np.zeros((1, 96, 96, 3), np.float32)
+    for _ in range(50):
+        x = rng.random(before.shape, np.float32)
+        np.testing.assert_array_equal(session(x), x - before)
+        before = x
+
+
 def test_a_large_step_is_shared_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     _, model = two_heads()
     monkeypatch.setattr(phases, "LARGE", 1)
     monkeypatch.setattr(phases, "FEW", 0)
     assert sizes(program_of(model).phases) == [1, 1]
+
+
+def test_lesser_targets_are_estimated_to_take_longer() -> None:
+    """So that they get workers for smaller steps."""
+    floats = Branches()
+    floats.conv(floats.x, "y")
+    codes = stack(size=28).main
+    for graph, order in (
+        (floats.graph, ("generic", "avx2", "avx512")),
+        (codes, ("generic", "avx2", "avx512", "avx512vnni")),
+        (codes, ("neon", "neondot")),
+    ):
+        op = next(op for op in graph.ops if op.name == "CONV_2D")
+        times = [nanoseconds(op, TARGETS[name]) for name in order]
+        assert times == sorted(set(times), reverse=True)
 
 
 def test_code_that_tells_of_steps_shares_them_one_by_one() -> None:

@@ -145,6 +145,17 @@ def test_threads_of_python_take_turns_as_before(monkeypatch: pytest.MonkeyPatch)
     assert seen and max(seen) < before == sys.getswitchinterval()
 
 
+def test_a_forked_child_takes_turns_as_before() -> None:
+    """Whoever compiled while it was forked is not there to put the interval back."""
+    before = sys.getswitchinterval()
+    compiling._interpreter.begin()
+    assert sys.getswitchinterval() < before
+    compiling._interpreter.renew_lock()
+    assert sys.getswitchinterval() == before
+    compiling._interpreter.end()
+    assert sys.getswitchinterval() == before
+
+
 @pytest.mark.parametrize("spoil", ["flip", "cut", "empty", "exchange"])
 def test_damaged_pieces_are_made_anew(folder: Path, compiled: Texts, spoil: str) -> None:
     first = code(session(large()))

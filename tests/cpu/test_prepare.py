@@ -580,4 +580,4 @@ def test_scales_multiply_as_the_file_s_types_do(dtype: DType, name: str, target:
 
 
 def depthwise_scales(op: Op) -> Array:
-    return depthwise._scales(op, depthwise.layer(op))
+    return depthwise._scales(op, depthwise.depthwise_conv(op))

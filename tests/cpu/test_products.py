@@ -14,6 +14,7 @@ from sanderling.delegates.cpu.dialect.fused import fuse
 from sanderling.delegates.cpu.isa.targets import TARGETS, host_target
 from sanderling.delegates.cpu.kernels.products import conv, winograd
 from sanderling.delegates.cpu.kernels.products.conv import plain_cycles
+from sanderling.delegates.cpu.kernels.products.cores import dot_core
 from sanderling.delegates.cpu.kernels.products.sources import Window
 from sanderling.delegates.cpu.kernels.products.tiles import Panels, choose
 from sanderling.delegates.cpu.runtime.executable import CpuExecutable
@@ -260,7 +261,7 @@ def test_map(second: bool, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_chosen_tiles_fit_the_registers(target: str) -> None:
-    """Those of three rows or more with one to spare: 4x24 floats on AVX2 spilled in each step."""
+    """Tiles of three rows or more leave one to spare: 4x24 floats on AVX2 spilled in each step."""
     row = TARGETS[target]
     for m in (1, 2, 7, 49, 196, 12544):
         for n in (1, 16, 24, 96, 384, 1001):
@@ -298,8 +299,9 @@ WINOGRAD: list[tuple[tuple[int, ...], int, str]] = [
 
 def _winograd(m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take this form, whatever it costs."""
-    plan = lambda target, w, n, plain: winograd.plan_for(target, w, n, winograd.form(m))[1]  # noqa: E731
-    monkeypatch.setattr("sanderling.delegates.cpu.kernels.products.conv.choose_plan", plan)
+    form = winograd.form(m)
+    plan = lambda target, w, n, plain, kind: winograd.blocking_for(target, w, n, form, kind)[1]  # noqa: E731
+    monkeypatch.setattr("sanderling.delegates.cpu.kernels.products.conv.choose_blocking", plan)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)
@@ -310,6 +312,50 @@ def test_winograd(size: Any, m: int, target: str, monkeypatch: pytest.MonkeyPatc
     shape, units, padding = size
     row = _conv("f32", shape, (units, 3, 3, shape[3]), SAME | {"padding": padding})
     assert check_cpu(row, target) == ""
+
+
+# The largest input codes and weights that there are, and channels that are no whole pair.
+WINOGRAD_CODES = [*WINOGRAD, ((1, 6, 5, 33), 9, "SAME"), ((1, 8, 8, 128), 16, "SAME")]
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+@pytest.mark.parametrize("size", WINOGRAD_CODES, ids=lambda s: "x".join(map(str, s[0])))
+def test_winograd_of_codes(
+    size: Any, kind: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact, to the last code."""
+    _winograd(2, monkeypatch)
+    taken = []
+    emit = conv.emit_winograd
+    monkeypatch.setattr(conv, "emit_winograd", lambda *a: (taken.append(1), emit(*a)))
+    shape, units, padding = size
+    row = _conv(kind, shape, (units, 3, 3, shape[3]), SAME | {"padding": padding})
+    assert check_cpu(row, target) == ""
+    here = TARGETS[target]
+    large = min(shape[1:3]) - 2 * (padding == "VALID") >= 4
+    assert bool(taken) == (large and shape[3] >= here.lanes and dot_core(here) is None)
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_winograd_of_the_largest_codes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums wrap around on the way, and come out right."""
+    _winograd(2, monkeypatch)
+    signed = kind == "i8"
+    dtype, (low, high) = (DType.INT8, (-128, 127)) if signed else (DType.UINT8, (0, 255))
+    graph, rng = Graph("main"), np.random.default_rng(7)
+    x = graph.input("x", dtype, (1, 6, 6, 64), quant=Quant.of(0.1, high))
+    codes = rng.choice([-127, 127] if signed else [0, 255], (8, 3, 3, 64)).astype(dtype.numpy)
+    w = graph.constant("w", codes, dtype, quant=Quant.of(0.1, 0 if signed else 128))
+    b = graph.constant("b", np.zeros(8, np.int32), DType.INT32, quant=Quant.of(0.01, 0))
+    y = graph.tensor("y", dtype, (1, 6, 6, 8), quant=Quant.of(12.0, 0 if signed else 128))
+    op = graph.add("CONV_2D", [x, w, b], [y], **SAME)
+    graph.outputs = [y]
+    fed = np.where(codes[:1, :1, :1] > codes.mean(), low, high) * np.ones((1, 6, 6, 1), int)
+    fed = fed.astype(dtype.numpy)
+    (expected,) = evaluate(op, [fed, w.data, b.data], new_state())
+    assert len(np.unique(expected)) > 2
+    np.testing.assert_array_equal(_run(graph, "generic", fed), expected)
 
 
 @pytest.mark.parametrize("target", RUNNABLE)
@@ -365,7 +411,7 @@ def test_winograd_is_taken_where_it_pays() -> None:
 
     def taken(size: int, channels: int, units: int) -> int | None:
         w = Window(1, size, size, channels, size, size, (3, 3), pad=(1, 1))
-        plan = winograd.choose_plan(target, w, units, plain_cycles(target, w, units))
+        plan = winograd.choose_blocking(target, w, units, plain_cycles(target, w, units))
         return None if plan is None else plan.form.m
 
     assert [taken(56, 64, 64), taken(14, 64, 512), taken(4, 512, 512)] == [4, 2, None]

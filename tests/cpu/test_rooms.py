@@ -30,7 +30,7 @@ ROOMS = (
     "kernels.reduce",
     "kernels.recurrent",
     "kernels.vision",
-    "kernels.signal",
+    "kernels.spectral",
     "table",
     "passes",
     "steps",

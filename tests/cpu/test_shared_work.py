@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,6 +143,31 @@ def test_who_is_woken_may_still_go_anywhere() -> None:
         time.sleep(0.003)  # they sleep
         session(x)
     assert {t: os.sched_getaffinity(t) for t in workers} == allowed
+
+
+def test_the_thread_that_calls_may_go_anywhere_all_the_time() -> None:
+    """What it starts meanwhile inherits where it may go: workers that wake it leave that alone."""
+    model = stack(size=28)
+    x = feed(model)
+    session = model.compile([CpuDelegate()], threads=3)
+    session(x)
+    mine = os.sched_getaffinity(0)
+    caller, over, seen = threading.get_native_id(), threading.Event(), set[frozenset[int]]()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.add(frozenset(os.sched_getaffinity(caller)))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        with busy(min(mine)):
+            for _ in range(300):
+                session(x)
+    finally:
+        over.set()
+        watcher.join()
+    assert seen == {frozenset(mine)}
 
 
 def test_nobody_writes_when_the_run_is_over() -> None:

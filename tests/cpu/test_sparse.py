@@ -81,8 +81,12 @@ def layer(
     else:
         scales = rng.uniform(0.002, 0.02, w[0]).astype(np.float32)
         hybrid = kind == "hybrid"
-        data = graph.input("x", DType.FLOAT32 if hybrid else DType.INT8, x,
-                           quant=None if hybrid else Quant.of(0.03, -5))  # fmt: skip
+        data = graph.input(
+            "x",
+            DType.FLOAT32 if hybrid else DType.INT8,
+            x,
+            quant=None if hybrid else Quant.of(0.03, -5),
+        )
         codes = rng.integers(-127, 128, w).astype(np.int8) * mask.astype(np.int8)
         weights = graph.constant("w", codes, quant=Quant.of(scales))
         whole = rng.integers(-2000, 2000, w[0]).astype(np.int32)
@@ -97,8 +101,9 @@ def layer(
     graph.add(name, [data, weights, bias], [y], **attrs)
     if residual:
         other = graph.input("r", outs["dtype"], size, quant=outs["quant"])
-        y2 = graph.tensor("z", shape=size, dtype=outs["dtype"],
-                          quant=outs["quant"] and Quant.of(0.25, -2))  # fmt: skip
+        y2 = graph.tensor(
+            "z", shape=size, dtype=outs["dtype"], quant=outs["quant"] and Quant.of(0.25, -2)
+        )
         graph.add("ADD", [y, other], [y2], fused_activation_function="NONE")
         y = y2
     graph.outputs = [y]
@@ -205,8 +210,13 @@ def test_maps_and_padding_are_fused() -> None:
     values = rng.normal(size=(12, 1, 1, 16)) * (rng.random((12, 1, 1, 16)) > 0.8)
     y = graph.tensor("y", DType.FLOAT32, (1, 8, 8, 12))
     bias = graph.constant("b", rng.normal(size=12).astype(np.float32))
-    graph.add("CONV_2D", [wide, graph.constant("w", values.astype(np.float32)), bias], [y],
-              fused_activation_function="NONE", **{**SAME, "padding": "VALID"})  # fmt: skip
+    graph.add(
+        "CONV_2D",
+        [wide, graph.constant("w", values.astype(np.float32)), bias],
+        [y],
+        fused_activation_function="NONE",
+        **{**SAME, "padding": "VALID"},
+    )
     z = graph.tensor("z", DType.FLOAT32, y.shape)
     graph.add("TANH", [y], [z])
     graph.outputs = [z]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
-from sanderling.delegates.cpu.dialect.fused import OPERATORS, either
-from sanderling.delegates.cpu.dialect.verify import SIGNED
+from sanderling.delegates.cpu.dialect import verify
+from sanderling.delegates.cpu.dialect.fused import OPERATORS, OWN, either
+from sanderling.delegates.cpu.kernels.products import dynamic_range, zeros
 from sanderling.delegates.cpu.kernels.row import UNKNOWN, Kernel, emit_never
-from sanderling.delegates.cpu.table import KERNELS, collected, row_of
+from sanderling.delegates.cpu.table import KERNELS, collected, operators_fusing, row_of
 from sanderling.errors import DelegateError
 from sanderling.ir import DType, Op
 from tests.conformance.cases import CASES
@@ -62,4 +65,28 @@ def test_ops_that_remember_their_sign_have_a_record_for_it() -> None:
     marked = {n for n, rows in KERNELS.items() for row in rows if row.sign_matters}
     plain = {name for name in marked if name not in OPERATORS}
     assert plain and marked == set(either(*plain))
-    assert plain == set(SIGNED)
+    assert plain == set(verify.SIGNED)
+
+
+# What rows say can be fused in, and the lists of modules that the table stands above.
+LISTS = [
+    ("pad", verify.WINDOWS),
+    ("residual", verify.WITH_RESIDUAL),
+    ("map", verify.WITH_RESIDUAL),
+    ("dynamic", verify.ENCODED),
+    ("dynamic", {name.removeprefix(OWN) for name in dynamic_range.ON_THE_FLY}),
+    ("bf16", verify.ROUNDED),
+    ("zeros", verify.SPARSE),
+    ("zeros", zeros.PRODUCTS),
+]
+
+
+@pytest.mark.parametrize(("what", "names"), LISTS)
+def test_the_dialect_lists_what_the_rows_say(what: str, names: Collection[str]) -> None:
+    assert operators_fusing(what) == set(names)
+
+
+def test_nothing_else_can_be_fused() -> None:
+    """A misspelt word in a row would be no more than a kernel that takes nothing."""
+    known = {what for what, _ in LISTS} | {"map of two"}
+    assert {what for rows in KERNELS.values() for row in rows for what in row.fuses} == known

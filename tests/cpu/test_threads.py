@@ -201,6 +201,23 @@ def test_no_hang_at_exit() -> None:
     run_python("keep = [session]; keep.append(keep)")
 
 
+@pytest.mark.parametrize("turn", range(4))
+def test_no_hang_at_exit_in_the_midst_of_a_run(turn: int) -> None:
+    """Daemon threads run models, and the program ends."""
+    code = f"""
+        import threading, time
+        sessions = [model.compile([CpuDelegate()], threads=3) for _ in range(2)]
+        def work(mine):
+            bound = mine.bind({{"x": x}})
+            while True:
+                bound.run()
+        for mine in sessions:
+            threading.Thread(target=work, args=(mine,), daemon=True).start()
+        time.sleep(0.02 + 0.003 * {turn})
+    """
+    run_python(code)
+
+
 def test_a_forked_child_runs() -> None:
     """Workers do not come along; the child starts its own, and the parent goes on."""
     code = """

@@ -188,7 +188,7 @@ def test_an_edit_of_the_border_counts(path: Path, edit: str) -> None:
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_another_file_in_its_place_is_seen(path: Path, in_place: bool) -> None:
-    """Of the same size and with the same time of change."""
+    """Even one of the same size and with the same time of change."""
     before, other = path.stat(), path.with_name("other")
     save(stack(seed=7), other)
     assert other.stat().st_size == before.st_size

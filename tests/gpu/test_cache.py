@@ -20,7 +20,7 @@ from sanderling.delegates.gpu.cache import MAGIC, Entry, GpuCache
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Offers
 from sanderling.delegates.gpu.options import UNKNOWN
-from sanderling.delegates.gpu.recipe import Call, Place, Recipe
+from sanderling.delegates.gpu.recipe import Call, MemoryObject, Recipe
 from sanderling.errors import CacheWarning
 from tests.support.gpu_nets import compiled, dense
 
@@ -33,7 +33,7 @@ KEY = "k" * 40
 
 
 def entry() -> Entry:
-    places = [Place("border", 64), Place("packed_weights", 512, 256)]
+    places = [MemoryObject("border", 64), MemoryObject("packed_weights", 512, 256)]
     calls = [Call("kernel", (4, 2, 1), (2, 1, 1), (0, 1), "product", "CONV_2D", 32)]
     weights = np.arange(1024, dtype=np.uint8)
     return Entry(Recipe(calls, places, [0], [0], [["kernel"]], weights), [b"binary"])
@@ -84,7 +84,7 @@ def _cut(size: int) -> Callable[[Path], None]:
 def _lie(path: Path) -> None:
     """A whole entry whose weights are larger than they are."""
     lying = entry()
-    lying.recipe.places[1] = Place("packed_weights", 1 << 30)
+    lying.recipe.places[1] = MemoryObject("packed_weights", 1 << 30)
     path.write_bytes(b"".join(bytes(p) for p in cache_module._pieces(KEY, lying)))
 
 
@@ -99,10 +99,10 @@ def _missing_kernel(path: Path) -> None:
 
 
 DAMAGE = {
-    "magic": _flip(0), "description": _flip(40), "binary": _flip(cache_module.PAGE),
-    "weights": _flip(2 * cache_module.PAGE + 5), "digest": _flip(-1), "empty": _cut(0),
+    "magic": _flip(0), "description": _flip(40), "binary": _flip(store.PAGE),
+    "weights": _flip(2 * store.PAGE + 5), "digest": _flip(-1), "empty": _cut(0),
     "a head only": _cut(len(MAGIC)), "a byte less": _cut(-1), "a page less":
-    _cut(-cache_module.PAGE), "sizes": _lie, "another's": _other, "no kernel": _missing_kernel,
+    _cut(-store.PAGE), "sizes": _lie, "another's": _other, "no kernel": _missing_kernel,
 }  # fmt: skip
 
 

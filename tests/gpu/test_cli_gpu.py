@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from sanderling import DelegateError, FallbackWarning
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device
 from sanderling.delegates.gpu.executable import GpuExecutable
-from sanderling.errors import CacheWarning
+from sanderling.delegates.gpu.peaks import Peaks
+from sanderling.errors import CacheWarning, UnsupportedError
 from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.litert.compiled_model import CompiledModel, GpuOptions, Options
 from sanderling.litert.hardware_accelerator import HardwareAccelerator
@@ -140,8 +142,22 @@ def test_trace_has_the_queue_as_a_track(tmp_path: Path) -> None:
 
 
 def test_bench() -> None:
-    record = answer("bench", F32, "--delegates", "gpu,cpu", "--runs", 2, "--min-secs", 0.01,
-                    "--max-secs", 1, "--warmup-secs", 0.01, "--launches", 1)  # fmt: skip
+    record = answer(
+        "bench",
+        F32,
+        "--delegates",
+        "gpu,cpu",
+        "--runs",
+        2,
+        "--min-secs",
+        0.01,
+        "--max-secs",
+        1,
+        "--warmup-secs",
+        0.01,
+        "--launches",
+        1,
+    )
     told = json.dumps(record)
     assert "gpu" in told and not any(row["error"] for row in record["results"])
 
@@ -159,8 +175,10 @@ def test_benchmark_model_says_what_tensorflow_lite_says(
     assert "WARNING: op code #101 cannot be handled by this delegate." in text
     assert "ERROR: Following operations are not supported by GPU delegate:" in text
     assert "ERROR: ABS: it has no kernel" in text
-    assert ("1 operations will run on the GPU, and the remaining 2 operations will run on the CPU."
-            in text)  # fmt: skip
+    assert (
+        "1 operations will run on the GPU, and the remaining 2 operations will run on the CPU."
+        in text
+    )
     assert "Replacing 1 out of 3 node(s) with delegate (gpu) node, yielding 2 partitions" in text
     assert "partially executed by the delegate w/ 1 delegate kernels." in text
     assert "has no effect" not in text and list(kept.rglob("*.gpu"))
@@ -168,6 +186,23 @@ def test_benchmark_model_says_what_tensorflow_lite_says(
     assert "completely executed by the delegate." in whole and "WARNING" not in whole
     alone = call("benchmark_model", f"--graph={F32}", *QUICK[:-1], flags[-2]).stdout
     assert "--delegate_serialize_dir has no effect without --use_gpu=true" in alone
+
+
+def test_the_tools_own_default_is_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag table has it, and a delegate's own default is another."""
+    asked: list[object] = []
+    compiles = GpuDelegate.compile
+
+    def told(self: GpuDelegate, *about: Any) -> Any:
+        asked.append(self.chosen.get("is_precision_loss_allowed"))
+        return compiles(self, *about)
+
+    monkeypatch.setattr(GpuDelegate, "compile", told)
+    call("benchmark_model", f"--graph={F32}", *QUICK)
+    call("benchmark_model", f"--graph={F32}", *QUICK, "--gpu_precision_loss_allowed=false")
+    call("diff", F32, "--use_gpu=true", "--runs", 1)
+    call("diff", F32, "--delegate", "gpu", "--runs", 1)
+    assert [v for v, _ in groupby(asked)] == [True, False, True, None]
 
 
 def test_benchmark_model_refuses_what_is_not_there() -> None:
@@ -195,6 +230,25 @@ def test_inspect_explains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "it has no kernel" in text and "only because ops are refused" in text
     assert "the CPU alone would be faster; `sanderling bench --sweep` measures it" in text
     assert "5 channels cost what 8 do" in text and "RGBX" in text
+
+
+def test_the_estimate_is_of_the_parts_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half the bytes, and the device's own peak for halves; codes become floats there."""
+    device = DEVICE.device()
+    known = Peaks({"f32": 1e6, "f16": 4e6}, 1e9, 1e9, 0.0, 1e9)
+    monkeypatch.setattr("sanderling.delegates.gpu.peaks.peaks_of", lambda *about: known)
+    monkeypatch.setattr(device, "offers", replace(device.offers, half=True))
+
+    def kernels(model: str, delegate: str) -> float:
+        (record,) = answer("inspect", model, "--delegate", delegate)["delegates"]
+        return record["estimate"]["kernels"]
+
+    whole, kept, half = (kernels(F32, f"gpu:precision={p}") for p in ("f32", "f32_f16", "f16"))
+    assert half == pytest.approx(whole / 4, rel=0.05) and half < kept <= whole
+    slow = replace(known, peaks={"f32": 1e12, "f16": 1e12})
+    monkeypatch.setattr("sanderling.delegates.gpu.peaks.peaks_of", lambda *about: slow)
+    assert kernels(F32, "gpu:precision=f32_f16") == pytest.approx(kernels(F32, "gpu") / 2)
+    assert kernels(INT8, "gpu") == pytest.approx(kernels(F32, "gpu"), rel=0.3)
 
 
 def test_inspect_names_a_rewrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +420,20 @@ def test_a_processor_is_no_gpu_beside_the_cpu() -> None:
     with pytest.warns(FallbackWarning, match="the only device is the processor itself"):
         model = compiled(HardwareAccelerator.GPU | HardwareAccelerator.CPU)
     assert model.ops_by_delegate() == {"cpu": 5}
+
+
+def test_an_option_that_changes_answers_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hints are; LiteRT's own accelerator has the option, if it is here."""
+    monkeypatch.setattr("sanderling.litert.accelerators.GPUS", ("gpu",))
+    with pytest.raises(UnsupportedError, match="'gpu' does not cap infinite floats"):
+        compiled(HardwareAccelerator.GPU, infinite_float_capping=True)
+    with pytest.warns(FallbackWarning, match="'gpu' does not cap infinite floats"):
+        model = compiled(
+            HardwareAccelerator.GPU | HardwareAccelerator.CPU, infinite_float_capping=True
+        )
+    assert model.ops_by_delegate() == {"cpu": 5}
+    hints = {"benchmark_mode": True, "constant_tensor_sharing": True}
+    assert compiled(HardwareAccelerator.GPU, **hints).ops_by_delegate() == {"gpu": 5}
 
 
 def test_precision_loss_is_allowed_as_in_litert() -> None:

@@ -19,8 +19,18 @@ from sanderling.ir import DType, Graph, Model, Tensor
 from sanderling.measure.sweep import delegate_choices
 from sanderling.runtime.registry import find_delegate, load_delegate, usable_delegate
 
-OFFERS = Offers("a device", "opencl", "a platform", "1", UNKNOWN, 1, 1 << 30, half=True,
-                images=False, shares_memory=False)  # fmt: skip
+OFFERS = Offers(
+    "a device",
+    "opencl",
+    "a platform",
+    "1",
+    UNKNOWN,
+    1,
+    1 << 30,
+    half=True,
+    images=False,
+    shares_memory=False,
+)
 FIRST, SECOND, THIRD = (f"inference_priority{i}" for i in (1, 2, 3))
 
 
@@ -109,15 +119,24 @@ def test_spellings_that_are_refused(spelled: str, what: str, fix: str) -> None:
 
 def test_flags_of_the_tool() -> None:
     made = GpuDelegate()
-    made.take_flags({
-        "gpu_precision_loss_allowed": True, "gpu_experimental_enable_quant": False,
-        "gpu_inference_for_sustained_speed": True, "gpu_backend": "cl", "gpu_wait_type": "",
-        "delegate_serialize_dir": "there", "delegate_serialize_token": "",
-    })  # fmt: skip
+    made.take_flags(
+        {
+            "gpu_precision_loss_allowed": True,
+            "gpu_experimental_enable_quant": False,
+            "gpu_inference_for_sustained_speed": True,
+            "gpu_backend": "cl",
+            "gpu_wait_type": "",
+            "delegate_serialize_dir": "there",
+            "delegate_serialize_token": "",
+        }
+    )
     assert made.chosen == {
-        "is_precision_loss_allowed": True, "quantized": False, "backend": "opencl",
-        "inference_preference": "sustained_speed", "serialization_dir": "there",
-    }  # fmt: skip
+        "is_precision_loss_allowed": True,
+        "quantized": False,
+        "backend": "opencl",
+        "inference_preference": "sustained_speed",
+        "serialization_dir": "there",
+    }
     with pytest.raises(InputError, match="no backend 'gl'"):
         made.take_flags({"gpu_backend": "gl"})
 
@@ -251,8 +270,9 @@ def test_its_own_limits_hold_where_the_session_has_none(
 @needs_device
 def test_every_op_can_still_be_looked_at() -> None:
     """Limits of parts do not bind where each op is one."""
-    session = chain("ABS", "NEG", "ABS").compile([GpuDelegate(cache=False)],
-                                                 preserve_all_tensors=True)  # fmt: skip
+    session = chain("ABS", "NEG", "ABS").compile(
+        [GpuDelegate(cache=False)], preserve_all_tensors=True
+    )
     names = [p.delegate.name for p in session.plan().partition.parts]
     assert names == ["gpu"] * 3
 
@@ -265,8 +285,11 @@ def test_unsupported_types_are_refused_with_a_sentence() -> None:
     assert GpuDelegate().refuses(graph.ops[0]) == "type i16 has no kernel"
     codes = sanderling.load(sanderling.__path__[0] + "/data/digits_int8.tflite").main.ops
     assert not any(map(GpuDelegate().refuses, codes))
-    assert all("quantized=false" in (GpuDelegate(quantized=False).refuses(op) or "") for op in codes
-               if op.name == "CONV_2D")  # fmt: skip
+    assert all(
+        "quantized=false" in (GpuDelegate(quantized=False).refuses(op) or "")
+        for op in codes
+        if op.name == "CONV_2D"
+    )
 
 
 @needs_device

@@ -121,7 +121,7 @@ def test_without_a_driver_the_error_has_the_pip_command(monkeypatch: pytest.Monk
 
     real = opencl.opencl()
     monkeypatch.setattr(
-        opencl, "opencl", lambda: SimpleNamespace(get_platforms=none, LogicError=real.LogicError)
+        opencl, "opencl", lambda: SimpleNamespace(get_platforms=none, Error=real.Error)
     )
     monkeypatch.setattr(opencl, "devices", opencl.devices.__wrapped__)
     with pytest.raises(DelegateError, match="there is no OpenCL device") as caught:
@@ -165,6 +165,33 @@ def test_a_processor_that_pocl_does_not_know_gets_the_nearest_name(
         assert not pocl.name_the_processor(other) and word.value == b"generic"
     described[pocl.FIELD // 8] = 8
     assert not pocl.name_the_processor(device), "the field points at no memory of ours"
+
+
+@needs_opencl
+def test_a_driver_that_fails_costs_no_devices_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it lists its devices, or where one is asked what it is; and it is named."""
+    real = opencl.opencl()
+    sound = real.get_platforms()
+    (first, *_) = sound[-1].get_devices()
+
+    class Silent:
+        """A device that says nothing of its memory."""
+
+        global_mem_size = property(raising("OUT_OF_RESOURCES"))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(first, name)
+
+    none = SimpleNamespace(name="None", get_devices=raising("OUT_OF_HOST_MEMORY"))
+    silent = SimpleNamespace(name="Silent", get_devices=lambda: [Silent()])
+    broken = Broken(real, get_platforms=lambda: [none, silent, *sound])
+    monkeypatch.setattr(opencl, "opencl", lambda: broken)
+    with pytest.warns(FallbackWarning, match="is left out, since it fails") as caught:
+        found = opencl.devices.__wrapped__()
+    assert [d.offers for d in found] == [d.offers for d in devices_of("opencl")]
+    said = [str(each.message) for each in caught]
+    assert "driver 'None'" in said[0] and "OUT_OF_HOST_MEMORY" in said[0]
+    assert "driver 'Silent'" in said[1] and len(said) == 2
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
@@ -249,6 +276,17 @@ def test_a_build_failure_names_the_kernel(device: Any) -> None:
         device.build([source])
     assert "nobody" in caught.value.what and "report it" in caught.value.fix
     assert len(caught.value.what.splitlines()) <= failures.MOST_LINES
+
+
+def test_pyopencl_keeps_no_programs(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does for drivers that it knows no cache of, in a folder whose lock may be left behind."""
+    asked = []
+    monkeypatch.setattr("pyopencl.characterize.has_src_build_cache", lambda device: False)
+    monkeypatch.setattr(
+        "pyopencl.cache._create_built_program_from_source_cached", lambda *a, **b: asked.append(a)
+    )
+    check_answers(Pinned(device))
+    assert not asked
 
 
 LOG = "program.cl:7:9: error: use of undeclared identifier"
@@ -479,10 +517,10 @@ def test_inputs_that_a_device_shares_are_not_copied(number: int) -> None:
     before = made.copies.runs, made.copies.tensors
     run = made.bind(inputs, outputs)
     first = run_and_copy(run, outputs)
-    shared = [device.share(array.reshape(-1)) is not None for array in inputs]
+    shared = [device.share(array.reshape(-1), rewritten=True) is not None for array in inputs]
     assert made.copies.runs == before[0] + 1
     assert made.copies.tensors - before[1] == shared.count(False) + len(outputs)
-    if device.offers.shares_memory:
+    if device.offers.shares_memory and "PoCL" in device.offers.platform:
         assert shared == [a.ctypes.data % opencl.SHARED_ALIGNMENT == 0 for a in inputs]
     expected = small_model().compile(["reference"]).run(feeds)
     for tensor, array in zip(step.outputs, first, strict=True):
@@ -491,6 +529,33 @@ def test_inputs_that_a_device_shares_are_not_copied(number: int) -> None:
     assert not any(
         np.allclose(a, b) for a, b in zip(run_and_copy(run, outputs), first, strict=True)
     )
+
+
+def test_a_driver_that_may_keep_a_copy_is_given_whole_pages_only(device: Any) -> None:
+    """It would put the copy back over what the host wrote. Weights are never written again."""
+    if not device.offers.shares_memory:
+        pytest.skip("the device has memory of its own")
+    room = np.zeros(3 * opencl.PAGE, np.uint8)
+    page = room[-room.ctypes.data % opencl.PAGE :]
+    within, odd, whole = page[64:128], page[:100], page[:128]
+    device.offers = replace(device.offers, platform="OpenCL 3.0 of somebody")
+    assert device.share(whole, rewritten=True) is not None
+    assert device.share(within, rewritten=True) is None
+    assert device.share(odd, rewritten=True) is None
+    assert device.share(within) is not None
+
+
+def test_what_the_device_has_of_shared_memory_is_never_put_back(device: Any) -> None:
+    asked, cl = [], device.cl
+
+    def mapped(queue: Any, memory: Any, flags: int, *about: Any, **more: Any) -> Any:
+        asked.append(flags)
+        return cl.enqueue_map_buffer(queue, memory, flags, *about, **more)
+
+    memory = device.allocate(64)
+    device.cl = Broken(cl, enqueue_map_buffer=mapped)
+    device.give(memory)
+    assert asked == [cl.map_flags.WRITE_INVALIDATE_REGION]
 
 
 def run_and_copy(run: Callable[[], None], outputs: list[Array]) -> list[Array]:

@@ -11,8 +11,8 @@ import pytest
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.lower import lower
+from sanderling.delegates.gpu.program_sources import build_programs
 from sanderling.delegates.gpu.recipe import recipe_of
-from sanderling.delegates.gpu.sources import build_programs
 from sanderling.ir import Array, DType, Graph, Model, Tensor
 
 pytest.importorskip("pyopencl")
@@ -37,8 +37,9 @@ class Net:
     def op(
         self, name: str, *inputs: Tensor, shape: tuple[int, ...] = (), **attrs: object
     ) -> Tensor:
-        made = self.graph.tensor(f"t{len(self.graph.tensors)}", DType.FLOAT32,
-                                 shape or inputs[0].shape)  # fmt: skip
+        made = self.graph.tensor(
+            f"t{len(self.graph.tensors)}", DType.FLOAT32, shape or inputs[0].shape
+        )
         self.graph.add(name, list(inputs), [made], **attrs)
         return made
 
@@ -140,8 +141,15 @@ def _squared_map(n: Net) -> None:
 def _late_operand(n: Net) -> None:
     """The sum's other operand is computed after the convolution that it goes into."""
     early = n.conv(n.x)
-    pool = n.op("MAX_POOL_2D", n.op("EXP", n.x), padding="SAME", stride_h=1, stride_w=1,
-                filter_height=3, filter_width=3)  # fmt: skip
+    pool = n.op(
+        "MAX_POOL_2D",
+        n.op("EXP", n.x),
+        padding="SAME",
+        stride_h=1,
+        stride_w=1,
+        filter_height=3,
+        filter_width=3,
+    )
     n.gives(n.op("ADD", early, n.op("NEG", pool)))
 
 
@@ -184,6 +192,54 @@ def test_kernels_and_answers(case: Case) -> None:
     assert isinstance(step.executable, GpuExecutable)
     names = [call.name for call in step.executable.recipe.calls]
     assert len(names) - names.count("import") - names.count("export") == case.kernels, names
+
+
+@pytest.mark.parametrize("name", ["CONCATENATION", "PACK", "ADD_N"])
+def test_no_kernel_reads_more_than_a_device_takes(name: str) -> None:
+    """Of 200 tensors, whose channels fill no slices. The smallest WebGPU device takes eight."""
+    graph, shape = Graph(), (2, 3)
+    inputs = [graph.input(f"x{i}", DType.FLOAT32, shape) for i in range(200)]
+    more: dict[str, object] = {
+        "CONCATENATION": {"axis": -1},
+        "PACK": {"axis": -1, "values_count": 200},
+    }.get(name, {})
+    size = {"CONCATENATION": (2, 600), "PACK": (2, 3, 200), "ADD_N": shape}[name]
+    y = graph.tensor("y", DType.FLOAT32, size)
+    graph.add(name, inputs, [y], **more)
+    graph.outputs = [graph.tensor("z", DType.FLOAT32, size)]
+    graph.add("NEG", [y], graph.outputs)
+    model = Model([graph])
+    feeds = {t.name: np.full(shape, i, np.float32) for i, t in enumerate(inputs)}
+    session = model.compile([GpuDelegate()], require_full_delegation=True)
+    np.testing.assert_array_equal(
+        session.run(feeds)["z"], model.compile(["reference"]).run(feeds)["z"]
+    )
+    (step,) = session.plan().steps
+    assert isinstance(step.executable, GpuExecutable)
+    assert max(len(call.arguments) for call in step.executable.recipe.calls) <= 9
+
+
+@pytest.mark.parametrize("name", ["SUM", "REDUCE_MAX", "REDUCE_ALL"])
+@pytest.mark.parametrize("precision", ["f32", "f32_f16"])
+def test_no_item_reads_a_whole_picture(name: str, precision: str) -> None:
+    graph, shape = Graph(), (1, 90, 100, 6)
+    is_truth = name == "REDUCE_ALL"
+    kind = DType.BOOL if is_truth else DType.FLOAT32
+    x, axes = graph.input("x", kind, shape), graph.constant("axes", [1, 2, 3], DType.INT32)
+    y = graph.tensor("y", kind, (1,))
+    graph.add(name, [x, axes], [y], keep_dims=False)
+    graph.outputs = [graph.tensor("z", kind, (1,))]
+    graph.add("LOGICAL_NOT" if is_truth else "NEG", [y], graph.outputs)
+    model, delegate = Model([graph]), GpuDelegate(precision=precision)
+    given: Array = np.ones(shape, kind.numpy)
+    given[0, 50, 60, 5] = 0 if is_truth else 2
+    session = model.compile([delegate], require_full_delegation=True)
+    expected = model.compile(["reference"]).run({"x": given})["z"]
+    np.testing.assert_allclose(session.run({"x": given})["z"], expected, rtol=1e-3)
+    (step,) = session.plan().steps
+    assert isinstance(step.executable, GpuExecutable)
+    sizes = [call.size for call in step.executable.recipe.calls if call.name == "reduce"]
+    assert sizes == [(2, 1, 90), (1, 1, 1)]
 
 
 def test_borders_that_are_the_same_tensor() -> None:

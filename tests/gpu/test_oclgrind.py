@@ -1,4 +1,5 @@
-"""Every operator's kernels under Oclgrind: no access beyond a buffer, no race."""
+"""Every operator's kernels under Oclgrind, and every form of memory: no access beyond a buffer, no
+race."""
 
 from __future__ import annotations
 

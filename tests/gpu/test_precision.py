@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,8 @@ from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Device
 from sanderling.delegates.gpu.dialects.opencl_c import OpenClC
 from sanderling.delegates.gpu.dialects.wgsl import Wgsl
-from sanderling.delegates.gpu.language import FLOAT, INT, REAL, Kernel, Storage
+from sanderling.delegates.gpu.language import FLOAT, INT, REAL, KernelText, Storage
+from sanderling.delegates.gpu.lower import lower
 from sanderling.errors import DelegateError
 from sanderling.ir import DType, Graph, Model
 from tests.conformance.harness import Case
@@ -52,6 +54,49 @@ def test_answers_computed_in_half(number: int) -> None:
     assert made.recipe.memory()["packed_weights"] < 4 * 8 * 9 * 8
 
 
+def long_sums() -> Model:
+    """Operators that add up more than 16 bits hold: beyond 2048 one more is none, and squares end
+    at 255. A row and a window have 4096 elements."""
+    graph, row, image = Graph(), (1, 4096), (1, 64, 64, 4)
+    window = {"padding": "VALID", "stride_h": 1, "stride_w": 1, "filter_height": 64,
+              "filter_width": 64}  # fmt: skip
+    near = {"radius": 2, "bias": 1.0, "alpha": 1.0, "beta": 0.5}
+    axis = graph.constant("axis", np.array(1), DType.INT32)
+    for name, given, shape, more, attrs in (
+        ("SOFTMAX", row, row, [], {"beta": 1.0}),
+        ("LOG_SOFTMAX", row, row, [], {}),
+        ("L2_NORMALIZATION", row, row, [], {}),
+        ("CUMSUM", row, row, [axis], {"exclusive": True}),
+        ("AVERAGE_POOL_2D", image, (1, 1, 1, 4), [], window),
+        ("L2_POOL_2D", image, (1, 1, 1, 4), [], window),
+        ("LOCAL_RESPONSE_NORMALIZATION", (1, 2, 2, 8), (1, 2, 2, 8), [], near),
+    ):
+        x = graph.input(f"x {name}", DType.FLOAT32, given)
+        graph.outputs.append(graph.tensor(name, DType.FLOAT32, shape))
+        graph.add(name, [x, *more], graph.outputs[-1:], **attrs)
+    return Model([graph])
+
+
+def test_sums_of_many_are_kept_in_32_bits() -> None:
+    offers = devices_of("opencl")[0].offers
+    for step in lower(long_sums().main, offers, OpenClC, "f16").steps:
+        sums = re.findall(r"(\w+) a\d+ = ", step.kernel.source())
+        assert step.name in ("import", "export") or (step.half and sums), step.name
+        assert not [kind for kind in sums if kind.startswith("half")], step.name
+
+
+@pytest.mark.skipif(not with_half, reason="no device here computes in 16 bits")
+@pytest.mark.parametrize("number", range(len(with_half)))
+def test_sums_of_many_that_16_bits_do_not_hold(number: int) -> None:
+    model = long_sums()
+    given = {t.name: np.full(t.shape, 2.0, np.float32) for t in model.main.inputs}
+    given["x L2_POOL_2D"] *= 150
+    session = model.compile([Pinned(with_half[number], precision="f16")])
+    found, expected = session.run(given), model.compile(["reference"]).run(given)
+    for name, answer in expected.items():
+        np.testing.assert_allclose(found[name], answer, rtol=2e-3, err_msg=name)
+
+
 @pytest.fixture(name="without")
 def _without() -> Device:
     """A device that does not compute in 16 bits."""
@@ -87,7 +132,7 @@ def test_half_takes_half_the_memory() -> None:
 
 def source(dialect: type, half: bool) -> str:
     """A kernel that loads both kinds of floats, compares, selects and stores."""
-    k = Kernel("mixed", dialect(half))
+    k = KernelText("mixed", dialect(half))
     x, y = k.argument("x", Storage("f16")), k.argument("y", Storage("f32"), written=True)
     (i,) = k.grid(8)
     value = k.let(k.load(x, i))

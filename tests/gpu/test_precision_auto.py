@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from sanderling import InputError
 from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.executable import GpuExecutable
-from sanderling.delegates.gpu.half_check import error_of
-from sanderling.ir import Array, DType, Graph, Model, Tensor
+from sanderling.delegates.gpu.half_check import Trial, error_of
+from sanderling.ir import Array, DType, Graph, Model, Quant, Tensor
 from sanderling.runtime.session import Session
+from tests.support.gpu_devices import twin
 
 pytest.importorskip("pyopencl", reason="pyopencl is not installed")
 pytestmark = pytest.mark.skipif(bool(GpuDelegate().lacks()), reason="there is no OpenCL device")
@@ -21,9 +23,17 @@ SHAPE = (1, 4, 4, 8)
 
 def _pool(graph: Graph, x: Tensor, name: str) -> Tensor:
     """A node of its own: no elementwise op goes into another through it."""
-    y = graph.tensor(name, DType.FLOAT32, x.shape)
-    graph.add("MAX_POOL_2D", [x], [y], padding="SAME", stride_h=1, stride_w=1, filter_height=3,
-              filter_width=3)  # fmt: skip
+    y = graph.tensor(name, x.dtype, x.shape, quant=x.quant)
+    graph.add(
+        "MAX_POOL_2D",
+        [x],
+        [y],
+        padding="SAME",
+        stride_h=1,
+        stride_w=1,
+        filter_height=3,
+        filter_width=3,
+    )
     return y
 
 
@@ -83,6 +93,32 @@ def test_what_overflows_stays_in_float() -> None:
     assert "MUL 'squared' stays in f32: values reach" in said and "16 bits end at 65504" in said
 
 
+def codes() -> Graph:
+    """int8: a mean, and the product with it, which is repeated: 16 bits take a node more for it."""
+    graph, quant = Graph(), Quant.of([0.02], [3])
+    x = graph.input("x", DType.INT8, SHAPE, quant=quant)
+    axes = graph.constant("axes", [1, 2], DType.INT32)
+    mean = graph.tensor("mean", DType.INT8, (1, 1, 1, 8), quant=quant)
+    graph.add("MEAN", [x, axes], [mean], keep_dims=True)
+    scaled = graph.tensor("scaled", DType.INT8, SHAPE, quant=Quant.of([0.05], [-4]))
+    graph.add("MUL", [x, mean], [scaled])
+    graph.outputs = [_pool(graph, scaled, "out")]
+    return graph
+
+
+def test_results_of_8_bit_models_are_the_same_ones_in_both_precisions() -> None:
+    """Errors are told by the places of results."""
+    device = twin(GpuDelegate().device())
+    device.offers = replace(device.offers, half=True)
+    trial = Trial(device, codes(), {}, [])
+    assert trial.half == "f16"
+    names = [
+        [[t.name for t in made] for made in trial.lowered(precision).makers]
+        for precision in ("f32", trial.half)
+    ]
+    assert names[0] == names[1]
+
+
 def test_what_fits_is_halved() -> None:
     session, whole = auto(squares(2.0)), squares(2.0).compile([GpuDelegate(cache=False)])
     assert "4 of 4 results in 16 bits" in session.explain()
@@ -100,7 +136,7 @@ def test_an_error_that_only_outputs_show() -> None:
 
 
 def test_every_result_of_an_op_counts() -> None:
-    """Of two halves, the second overflows."""
+    """The second of two halves overflows."""
     graph = Graph()
     x = graph.input("x", DType.FLOAT32, SHAPE)
     far = graph.constant("far", np.float32([1] * 4 + [1e6] * 4))
@@ -133,8 +169,9 @@ def test_the_users_samples_decide(tmp_path: Path) -> None:
 
 def test_a_part_in_the_middle_is_tried_on_what_reaches_it() -> None:
     """The ops before it, on other delegates, make its inputs of the noise."""
-    session = Session(squares(), [GpuDelegate(precision="auto", cache=False)],
-                      first_delegate_node_index=2)  # fmt: skip
+    session = Session(
+        squares(), [GpuDelegate(precision="auto", cache=False)], first_delegate_node_index=2
+    )
     said = session.explain()
     assert "part 1: 3 ops on gpu" in said and "MUL 'squared' stays in f32: values reach" in said
 

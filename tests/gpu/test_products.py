@@ -19,8 +19,8 @@ from sanderling.delegates.gpu.kernels.edges import Edges
 from sanderling.delegates.gpu.kernels.tiles import choose_tile, tiles
 from sanderling.delegates.gpu.lower import lower
 from sanderling.delegates.gpu.options import CLASSES, CPU, DeviceClass
+from sanderling.delegates.gpu.program_sources import build_programs
 from sanderling.delegates.gpu.recipe import recipe_of
-from sanderling.delegates.gpu.sources import build_programs
 from sanderling.ir import Array, DType, Graph, Model
 from sanderling.ir.graph import copy_graph
 from sanderling.ops.geometry import Axis
@@ -67,9 +67,13 @@ class Layer:
         y = graph.tensor(f"y{number}", DType.FLOAT32, self.out)
         attrs: dict[str, object] = {"fused_activation_function": self.activation}
         if self.op != "FULLY_CONNECTED":
-            attrs |= {"padding": self.padding, "stride_h": self.stride, "stride_w": self.stride,
-                      "dilation_h_factor": self.dilation,
-                      "dilation_w_factor": self.dilation}  # fmt: skip
+            attrs |= {
+                "padding": self.padding,
+                "stride_h": self.stride,
+                "stride_w": self.stride,
+                "dilation_h_factor": self.dilation,
+                "dilation_w_factor": self.dilation,
+            }
         if self.op == "DEPTHWISE_CONV_2D":
             attrs["depth_multiplier"] = self.out[-1] // self.shape[-1]
         graph.add(self.op, [x, w, b], [y], **attrs)

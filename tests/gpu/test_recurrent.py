@@ -38,9 +38,11 @@ def sequence(units: int = 5) -> Model:
     ]
     said = graph.tensor("said", DType.FLOAT32, (1, TIME, CELLS))
     graph.add(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM", [x, *gates, None, None, *states, *[None] * 4], [said],
+        "UNIDIRECTIONAL_SEQUENCE_LSTM",
+        [x, *gates, None, None, *states, *[None] * 4],
+        [said],
         fused_activation_function="TANH",
-    )  # fmt: skip
+    )
     graph.outputs = [graph.tensor("y", DType.FLOAT32, (1, TIME, units))]
     graph.add("FULLY_CONNECTED", [said, weights(units, CELLS)], graph.outputs, keep_num_dims=True)
     return Model([graph])
@@ -71,8 +73,9 @@ def check_runs(session: Session, reference: Session) -> None:
 )  # fmt: skip
 def test_states_live_on_between_runs(backend: str) -> None:
     model = sequence()
-    session = model.compile([GpuDelegate(backend=backend, cache=False)],
-                            require_full_delegation=True)  # fmt: skip
+    session = model.compile(
+        [GpuDelegate(backend=backend, cache=False)], require_full_delegation=True
+    )
     reference = model.compile(["reference"])
     check_runs(session, reference)
     session.reset_variables()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sanderling.delegates.gpu import peaks
 from sanderling.delegates.gpu.devices import failures
 from sanderling.delegates.gpu.devices.abandoned import Abandoned
 from sanderling.errors import DelegateError, FallbackWarning
@@ -88,6 +89,17 @@ class Case:
             np.testing.assert_allclose(self.outputs[name], answer, atol=1e-4)
 
 
+def test_what_a_device_does_at_best_is_not_waited_for_without_end(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`inspect` and `profile` measure it."""
+    monkeypatch.setattr(peaks, "TIMEOUT", LATE)
+    device.cl.is_to_shut = True
+    with pytest.raises(DelegateError, match=r"did not finish a run within 0\.2 s"):
+        bounded(lambda: peaks.peaks_of(device, refresh=True))
+    assert device.is_lost
+
+
 def bounded(run: Callable[[], Any]) -> None:
     failures.within(BOUND, run, lambda: AssertionError("the time-out did not hold"))
 
@@ -97,7 +109,7 @@ def test_a_run_that_was_given_up_writes_to_no_array_of_the_caller(
     shares: bool, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shares:
-        monkeypatch.setattr(device, "share", lambda data: None)
+        monkeypatch.setattr(device, "share", lambda *about, **more: None)
     case = Case(device).warm()
     device.cl.is_to_shut = True
     case.x[:] += 1
@@ -117,7 +129,7 @@ def test_the_timeout_holds_behind_the_work_of_another_session(
     shares: bool, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shares:
-        monkeypatch.setattr(device, "share", lambda data: None)
+        monkeypatch.setattr(device, "share", lambda *about, **more: None)
     case = Case(device).warm()
     device.cl.shut(device._queue)
     begin = time.monotonic()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from sanderling.delegates.gpu.delegate import GpuDelegate
 from sanderling.delegates.gpu.devices.device import Offers
 from sanderling.delegates.gpu.devices.webgpu import WebGpuDevice, chunks
 from sanderling.delegates.gpu.dialects.wgsl import Wgsl, arguments_of
-from sanderling.delegates.gpu.language import Kernel, Storage
+from sanderling.delegates.gpu.language import KernelText, Storage
 from sanderling.delegates.gpu.lower import lower
 from sanderling.delegates.gpu.options import SOFTWARE
 from sanderling.errors import DelegateError
@@ -62,7 +64,7 @@ def test_every_kernel_is_written_in_wgsl(precision: str) -> None:
 
 
 def kernel(element: str, single: bool) -> str:
-    k = Kernel("copy", Wgsl())
+    k = KernelText("copy", Wgsl())
     x, y = k.argument("x", Storage(element)), k.argument("y", Storage(element), written=True)
     (i,) = k.grid(8)
     if single:
@@ -88,12 +90,44 @@ def test_arguments_that_are_written_are_known() -> None:
 
 def test_spaces_that_are_too_large_are_cut() -> None:
     assert chunks((8, 4, 1), (8, 4, 1), 65535) == [((0, 0, 0), (1, 1, 1))]
-    found = chunks((100, 1, 70), (4, 1, 1), 20)
-    assert found == [
+    expected = [
         ((0, 0, 0), (20, 1, 20)), ((0, 0, 20), (20, 1, 20)), ((0, 0, 40), (20, 1, 20)),
         ((0, 0, 60), (20, 1, 10)), ((80, 0, 0), (5, 1, 20)), ((80, 0, 20), (5, 1, 20)),
         ((80, 0, 40), (5, 1, 20)), ((80, 0, 60), (5, 1, 10)),
     ]  # fmt: skip
+    assert chunks((100, 1, 70), (4, 1, 1), 20) == expected
+
+
+class Queue:
+    """Of a device that takes no memory called `bad`."""
+
+    def __init__(self) -> None:
+        self.written: list[object] = []
+
+    def write_buffer(self, memory: object, offset: int, data: object) -> None:
+        if memory == "bad":
+            raise RuntimeError("it is not valid")
+        self.written.append(memory)
+
+    def read_buffer(self, memory: object, offset: int, size: int) -> bytes:
+        return bytes(size)
+
+
+def test_work_that_was_lost_is_not_answered_with_older_results() -> None:
+    """Another session's work is submitted together with this one's, and whoever waits first is told
+    what failed."""
+    device: Any = object.__new__(WebGpuDevice)
+    device.offers, device.wgpu = OFFERS, SimpleNamespace(GPUError=OSError)
+    device._opened, device._is_foreign, device._work = SimpleNamespace(queue=Queue()), False, []
+    device._lock, device._adding = threading.RLock(), threading.Lock()
+    data = np.ones(4, np.float32)
+    for memory in ("own", "bad", "another's"):
+        device.write(memory, data)
+    with pytest.raises(DelegateError, match="it is not valid"):
+        device.read([("own", data)], 10.0)
+    assert device._opened.queue.written == ["own"]
+    with pytest.raises(DelegateError, match="was given up after a run that did not end or failed"):
+        device.read([("another's", data)], 10.0)
 
 
 # -- on a device ----------------------------------------------------------------------------------
@@ -212,9 +246,14 @@ def test_a_pipeline_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = WebGpuDevice._compiled
 
     def counted(
-        self: WebGpuDevice, device: Any, program: Any, kernel: str, layout: Any,
-        group: Sequence[int], first: Sequence[int],
-    ) -> Any:  # fmt: skip
+        self: WebGpuDevice,
+        device: Any,
+        program: Any,
+        kernel: str,
+        layout: Any,
+        group: Sequence[int],
+        first: Sequence[int],
+    ) -> Any:
         compiled.append((kernel, *group, *first))
         return made(self, device, program, kernel, layout, group, first)
 

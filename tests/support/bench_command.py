@@ -14,7 +14,7 @@ from typer.testing import Result as Ran
 import sanderling.measure.bench as home
 from sanderling.cli.app import app
 from sanderling.measure import engine_process
-from sanderling.measure.bench import Bench
+from sanderling.measure.bench_results import Bench
 from sanderling.measure.record import Result, Setting
 
 DATA = Path(str(files("sanderling") / "data"))

@@ -75,10 +75,17 @@ def gpu_story() -> Story:
     for _ in range(3):
         begin = at
         place = len(story.sections)
-        at = story.invoke(4242, at + 1000, [
-            ("CONV_2D@0/0", 1), ("TfLiteGpuDelegateV2@66/0", 5), ("GATHER_ND@12/0", 3),
-            ("TfLiteGpuDelegateV2@67/0", 2), ("SOFTMAX@30/0", 0.5),
-        ])  # fmt: skip
+        at = story.invoke(
+            4242,
+            at + 1000,
+            [
+                ("CONV_2D@0/0", 1),
+                ("TfLiteGpuDelegateV2@66/0", 5),
+                ("GATHER_ND@12/0", 3),
+                ("TfLiteGpuDelegateV2@67/0", 2),
+                ("SOFTMAX@30/0", 0.5),
+            ],
+        )
         story.sections.insert(place, (4242, begin, at + 1000, "recognizeImage"))
         at += MS
     return story
@@ -229,25 +236,43 @@ def instruments(story: Story) -> str:
     ]) + "</row>"]  # fmt: skip
     for at, _, order, thread, name, kind in sorted(events):
         message = cell("os-log-metadata", name) if kind == "Begin" else "<sentinel/>"
-        rows.append("<row>" + "".join([
-            f'<event-time id="t{at}{kind}{order}" fmt="x">{at}</event-time>',
-            cell.thread(thread, story.names.get(thread, "Thread")), cell("event-type", kind),
-            cell("os-signpost-identifier", str(abs(order) + 1000)),
-            cell("signpost-name", _kind(name)),
-            cell("subsystem", "org.tensorflow.lite"), cell("category", "Tracing"), message,
-        ]) + "</row>")  # fmt: skip
+        rows.append(
+            "<row>"
+            + "".join(
+                [
+                    f'<event-time id="t{at}{kind}{order}" fmt="x">{at}</event-time>',
+                    cell.thread(thread, story.names.get(thread, "Thread")),
+                    cell("event-type", kind),
+                    cell("os-signpost-identifier", str(abs(order) + 1000)),
+                    cell("signpost-name", _kind(name)),
+                    cell("subsystem", "org.tensorflow.lite"),
+                    cell("category", "Tracing"),
+                    message,
+                ]
+            )
+            + "</row>"
+        )
     return _export("os-signpost", rows)
 
 
 def instruments_intervals(story: Story) -> str:
     """The other table, of intervals."""
     cell = _Cells()
-    rows = ["<row>" + "".join([
-        f"<start-time>{begin}</start-time><duration>{end - begin}</duration>",
-        cell("signpost-name", _kind(name)), cell("category", "Tracing"),
-        cell("subsystem", "org.tensorflow.lite"), cell.thread(thread, "Thread"),
-        cell("os-log-metadata", name),
-    ]) + "</row>" for thread, begin, end, name in story.sections]  # fmt: skip
+    rows = [
+        "<row>"
+        + "".join(
+            [
+                f"<start-time>{begin}</start-time><duration>{end - begin}</duration>",
+                cell("signpost-name", _kind(name)),
+                cell("category", "Tracing"),
+                cell("subsystem", "org.tensorflow.lite"),
+                cell.thread(thread, "Thread"),
+                cell("os-log-metadata", name),
+            ]
+        )
+        + "</row>"
+        for thread, begin, end, name in story.sections
+    ]
     return _export("os-signpost-interval", rows)
 
 

@@ -29,8 +29,9 @@ class GpuCase:
 
     def graph(self) -> Graph:
         usual, attrs = LINES[self.op]
-        made = op_graph(self.op, self.line or usual, self.x, version=self.version,
-                        **(attrs | self.attrs))  # fmt: skip
+        made = op_graph(
+            self.op, self.line or usual, self.x, version=self.version, **(attrs | self.attrs)
+        )
         return made if self.then is None else _followed(made, *self.then)
 
 

@@ -3,9 +3,10 @@
     oclgrind --data-races --log FILE python -m tests.support.gpu_oclgrind [--spoil]
 
 A case of every operator that has a kernel runs (with SANDERLING_TEST_ALL all small ones), and is
-compared with the reference; so do more kinds of LSTM cells, and convolutions whose weights are
-computed. `--spoil` makes the kernels of one case wrong on purpose, in two ways, so that the log
-must tell of both. The last line of stdout is a report in JSON.
+compared with the reference; so do more kinds of LSTM cells, convolutions whose weights are
+computed, and a small network by Winograd's way, in images, in textures and in halves. `--spoil`
+makes the kernels of one case wrong on purpose, in two ways, so that the log must tell of both. The
+last line of stdout is a report in JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 from sanderling.delegates.gpu.executable import GpuExecutable
 from sanderling.delegates.gpu.language import Index, Value
@@ -28,6 +31,7 @@ from tests.conformance.harness import Case
 from .cpu_conformance import is_computed_once
 from .gpu_computed import check_computed_weights
 from .gpu_conformance import EVERYTHING, check_gpu, gpu, is_taken
+from .gpu_devices import Pinned, check_answers, twin
 
 DEVICE = "Oclgrind"
 # The simulator computes about a million products a second.
@@ -41,6 +45,14 @@ ALSO = (
     "LSTM|f32 peephole projection bias norm|f32-f32-f32|2x5_4x5|fused_activation_function=TANH",
     "LSTM|f32 cifg|f32-none-f32|2x5_|fused_activation_function=TANH",
     "LSTM|i8 projection bias 3 -11 0.006|i8-i8-i8|2x5_4x5|fused_activation_function=TANH",
+)
+# Of a network: the form, the delegate's options, and the answers' tolerance.
+FORMS: tuple[tuple[str, dict[str, Any], float], ...] = (
+    ("winograd", {}, 1e-4),
+    ("image", {"storage": "image"}, 1e-4),
+    ("texture", {"storage": "texture"}, 1e-4),
+    ("half", {"precision": "f32_f16"}, 2e-2),
+    ("half image", {"precision": "f32_f16", "storage": "image"}, 2e-2),
 )
 SPOILED = "ADD|f32-f32|2x3_2x3"
 Spoil = Callable[[Value], Value]
@@ -91,8 +103,27 @@ def _run(rows: Sequence[Case]) -> dict[str, object]:
         check_computed_weights(**OPTIONS)
     except AssertionError as error:
         wrong.append(f"computed weights: {error}")
+    for name, options, tolerance in FORMS:
+        try:
+            _check_form(name, options, tolerance)
+        except AssertionError as error:
+            wrong.append(f"{name}: {error}")
     return {"operators": sorted({row.op for row in rows}), "cases": [row.id for row in rows],
             "wrong": wrong}  # fmt: skip
+
+
+def _check_form(name: str, options: dict[str, Any], tolerance: float) -> None:
+    (first,) = gpu(**OPTIONS).devices()
+    device = twin(first)
+    if name == "winograd":
+        kind = replace(device.offers.kind, winograd=(1, 1, 1))
+        device.offers = replace(device.offers, kind=kind)
+    recipe = check_answers(Pinned(device, tuning="off", **options), tolerance).executable.recipe
+    forms = {place.form for place in recipe.places}
+    kernels = {call.name for call in recipe.calls}
+    assert options.get("storage", "buffer") in forms, forms
+    assert ("winograd_product" in kernels) == (name == "winograd"), kernels
+    assert ("f16" in {p.element for p in recipe.places}) == ("precision" in options), name
 
 
 def _spoiled() -> dict[str, object]:

@@ -224,8 +224,9 @@ def main(page: str) -> None:
 
 def _spent() -> float:
     """Seconds of a core, here and in processes that have ended."""
-    return sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF,
-                                                            resource.RUSAGE_CHILDREN))  # fmt: skip
+    return sum(
+        resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from sanderling.choose.compare import Compared
 from sanderling.choose.retrain import SCHEMA as RETRAIN
 from sanderling.choose.tune import Stage, Tuning
 from sanderling.findings import Finding
-from sanderling.measure.bench import Bench, Comparison
+from sanderling.measure.bench_results import Bench, Comparison
 from sanderling.measure.record import Result, Setting
 from sanderling.measure.sample_statistics import Ratio
 
@@ -69,27 +69,56 @@ def tune() -> Record:
     default, chosen = result(), result(median=8e-4, threads=2)
     names = [r.setting.name for r in (default, chosen)]
     gain = Ratio(0.8, 0.75, 0.85, np.zeros(1))
-    found = Tuning("a.tflite", "latency", default, chosen, gain, "take 2 threads",
-                   [Stage(0.1, names, names[1:])], {"gpu": "no device"},
-                   [default, chosen])  # fmt: skip
+    found = Tuning(
+        "a.tflite",
+        "latency",
+        default,
+        chosen,
+        gain,
+        "take 2 threads",
+        [Stage(0.1, names, names[1:])],
+        {"gpu": "no device"},
+        [default, chosen],
+    )
     return found.to_json()
 
 
 def compare() -> Record:
     found = [
-        Candidate(name, f"{name}.tflite", "sanderling, 1 thread", accuracy, (0.7, 0.95), None,
-                  latency, (0.9 * latency, 1.1 * latency), size)
+        Candidate(
+            name,
+            f"{name}.tflite",
+            "sanderling, 1 thread",
+            accuracy,
+            (0.7, 0.95),
+            None,
+            latency,
+            (0.9 * latency, 1.1 * latency),
+            size,
+        )
         for name, accuracy, latency, size in (
-            ("a", 0.92, 1e-3, 40_000), ("b", 0.9, 5e-4, 13_000), ("c", 0.8, 2e-3, 50_000))
-    ]  # fmt: skip
+            ("a", 0.92, 1e-3, 40_000),
+            ("b", 0.9, 5e-4, 13_000),
+            ("c", 0.8, 2e-3, 50_000),
+        )
+    ]
     mark_front(found)
     return Compared("arrays", "top1", 360, found, None, {"d": "it could not be read"}).to_json()
 
 
 def advise() -> Record:
     gain = Gain(0.5, 0.45, 0.55)
-    one = Advice("quantise", "int8", "float32", "smaller", gain, "latency", {"latency": gain},
-                 "99 % agree", "sanderling quantize a.tflite")  # fmt: skip
+    one = Advice(
+        "quantise",
+        "int8",
+        "float32",
+        "smaller",
+        gain,
+        "latency",
+        {"latency": gain},
+        "99 % agree",
+        "sanderling quantize a.tflite",
+    )
     other = LookedAt("threads", "2 threads", "no gain", gain)
     noted = [Finding("x", "it is slow", "measured", "look")]
     found = Advised(
@@ -113,8 +142,10 @@ def prune() -> Record:
         "zeros_before": 0.0, "zeros": 0.5, "values_before": 144, "values": 73, "error": 0.03,
         "note": "",
     }  # fmt: skip
-    epochs = [{"loss": 1 / n, "held_out": 1.1 / n, "agreement": 1 - 0.1 / n, "seconds": 1.0}
-              for n in range(1, 6)]  # fmt: skip
+    epochs = [
+        {"loss": 1 / n, "held_out": 1.1 / n, "agreement": 1 - 0.1 / n, "seconds": 1.0}
+        for n in range(1, 6)
+    ]
     trial = {"name": "half", "score": 0.9, "size": 20_000, "latency": 1e-3, "choice": None,
              "kept": [], "meets": True, "pareto": True, "chosen": True}  # fmt: skip
     return {

@@ -14,7 +14,7 @@ import pytest
 import sanderling
 from sanderling import load, save, trace
 from sanderling.ir import DType, Graph, Model
-from sanderling.runtime.trace import Slice, Trace
+from sanderling.runtime.trace_data import Slice, Trace
 from sanderling.spans import tape
 
 from .conv_stacks import feed, stack

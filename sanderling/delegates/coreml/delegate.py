@@ -24,7 +24,7 @@ class CoremlDelegate(Delegate):
 
     def __init__(self, precision: str = "float32", compute_units: str = "all") -> None:
         require_extra("coremltools", "coreml", self.name)
-        self.options = ProgramOptions(precision, compute_units)
+        self.program_options = ProgramOptions(precision, compute_units)
 
     def configure(self, options: Mapping[str, Any]) -> CoremlDelegate:
         """Two options: precision and compute_units."""
@@ -51,7 +51,7 @@ class CoremlDelegate(Delegate):
                 where=f"delegate '{self.name}'",
                 fix="elsewhere a model can be saved for it: sanderling export MODEL -o X.mlpackage",
             )
-        return CoremlExecutable(part, self.options)
+        return CoremlExecutable(part, self.program_options)
 
 
 def can_execute() -> bool:

@@ -129,7 +129,8 @@ def _known_graph(model: Model, shapes: Mapping[str, Shape]) -> Graph:
 
 
 def _names(model: Model) -> tuple[list[str], list[str]]:
-    """Of inputs and outputs: the signature's, where the main graph has one, else the tensors'."""
+    """The names of inputs and outputs: the signature's, where the main graph has one, else the
+    tensors'."""
     graph = model.main
     signature = next((s for s in model.signatures if s.graph is graph), None)
     if signature is None:

@@ -12,6 +12,7 @@ from ...ir import Graph, Op, Tensor
 from ...ops import cost
 from ...passes.common import Watch
 from ...spans import span
+from ..origins import Origins
 from .codegen.compiling import Crew
 from .codegen.pieces import Pieces
 from .codegen.program import Program, StepError
@@ -25,7 +26,6 @@ from .runtime.cache import Cache
 from .runtime.executable import Compiled, aligned
 from .runtime.image import Image
 from .steps.dump import Dump, fused_text, types_text
-from .steps.origins import Origins
 from .steps.phases import phases
 from .steps.placement import free_from, is_free, place
 from .steps.sync import emit_run
@@ -68,9 +68,8 @@ def build(part: Graph, settings: Settings, dump: Dump, cache: Cache) -> Compiled
     weights[: len(program.weights.blob)] = np.frombuffer(program.weights.blob, np.uint8)
     names = tuple(s.function for s in program.steps)
     floor = free_from(part, program.places, {s.op for s in program.steps if s.scratch})
-    report = [
-        row | about for row, about in zip(describe(program), origins.of(program.steps), strict=True)
-    ]
+    done = origins.of(step.op for step in program.steps)
+    report = [row | about for row, about in zip(describe(program), done, strict=True)]
     return Compiled(
         image,
         weights,
@@ -102,7 +101,7 @@ def is_large(op: Op) -> bool:
 
 
 def multiply_adds(op: Op) -> int:
-    """Of a step."""
+    """The multiply-adds of a step."""
     return cost(unfused(op), lowered=True).macs
 
 
@@ -128,12 +127,12 @@ def describe(program: Program) -> list[dict[str, str]]:
 
 
 def zeros_text(op: Op, target: Target) -> str:
-    """Of a product with many zeros: how many, and whether they are left out."""
+    """How many zeros a product has, and whether they are left out; empty where it has few."""
     return str(judge(op, target) or "")
 
 
 def _bytes(tensors: Iterable[Tensor | None]) -> int:
-    """Of activations; constants are counted as they are packed."""
+    """The bytes of activations; constants are counted as they are packed."""
     return sum(t.nbytes for t in tensors if t is not None and not t.is_constant)
 
 

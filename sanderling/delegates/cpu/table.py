@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from ...errors import DelegateError
 from ...ir import Op
 from .codegen.program import refuses_tensors
+from .dialect.fused import OWN
 from .isa.targets import Target
 from .kernels import control, decompositions
 from .kernels.depthwise import depthwise, with_pointwise
@@ -27,7 +28,7 @@ from .kernels.reduce import (
     topk,
 )
 from .kernels.row import UNKNOWN, Kernel
-from .kernels.signal import fourier, spectrogram
+from .kernels.spectral import fourier, spectrogram
 from .kernels.vision import detections, mediapipe, nms, resize
 
 MODULES = (
@@ -61,6 +62,12 @@ def row_of(op: Op) -> Kernel:
     """The row for an op, by its name and types; UNKNOWN if there is none."""
     rows = KERNELS.get(op.name, ())
     return next((r for r in rows if r.handles is None or r.handles(op)), UNKNOWN)
+
+
+def operators_fusing(what: str) -> frozenset[str]:
+    """The operators that this can be fused into, as their rows say (Kernel.fuses)."""
+    named = (name for name in KERNELS if not name.startswith(OWN))
+    return frozenset(name for name in named if what in KERNELS[name][-1].fuses)
 
 
 def refusal(op: Op, target: Target) -> str | None:

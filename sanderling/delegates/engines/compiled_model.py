@@ -16,7 +16,7 @@ import numpy as np
 
 from ...ir import Array, Graph, Op
 from ...runtime.delegate import BorderCopies, Executable
-from .messages import heard
+from .messages import captured_stderr
 
 # The types of its buffers in Python.
 TYPES = ("float32", "float16", "int32", "int8", "uint8", "bool")
@@ -39,7 +39,7 @@ class CompiledModelExecutable(Executable):
     def __init__(
         self, part: Graph, content: bytes, options: Any, threads: int, must_accelerate: bool = False
     ) -> None:
-        with heard() as said:
+        with captured_stderr() as said:
             try:
                 self._load(part, content, options)
             except Exception as error:

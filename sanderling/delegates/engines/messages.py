@@ -13,7 +13,7 @@ _stderr = threading.Lock()
 
 
 @contextmanager
-def heard() -> Iterator[Callable[[], str]]:
+def captured_stderr() -> Iterator[Callable[[], str]]:
     """What is written to stderr meanwhile, which does not reach the terminal: LiteRT says lines
     about every model, and some exceptions of it leave out what these say."""
     with _stderr, tempfile.TemporaryFile() as file:

@@ -23,8 +23,21 @@ LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }
 # Its names of types, where NumPy has the same and where not.
-NUMPY = {f"tensor({n})": n for n in ("float16", "bool", "int8", "int16", "int32", "int64", "uint8",
-                                     "uint16", "uint32", "uint64")}  # fmt: skip
+NUMPY = {
+    f"tensor({n})": n
+    for n in (
+        "float16",
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+    )
+}
 NUMPY |= {"tensor(float)": "float32", "tensor(double)": "float64"}
 CPU = "CPUExecutionProvider"
 

@@ -47,8 +47,8 @@ class _Nodes:
         return str(node.name)
 
     def operator(self, op: Op, inputs: Sequence[str]) -> str:
-        """Of the file's node the operator and its attributes are taken: names, devices and what
-        TensorFlow notes for itself are not the file's to say."""
+        """Add the op's node, whose name is the answer. Only the operator and its attributes are the
+        file's: names, devices and what TensorFlow notes for itself are not the file's to say."""
         said = self.tf.compat.v1.NodeDef.FromString(flex_node(op).node_def)
         node = self._add(said.op)
         node.input.extend(inputs)

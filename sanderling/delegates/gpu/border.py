@@ -74,7 +74,7 @@ def emit_export(w: Writer, border: Border) -> None:
 
 
 def _codes(s: StepWriter, x: Value, tensor: Tensor) -> Value:
-    """Of units, which are whole numbers already."""
+    """The codes of units, which are whole numbers already."""
     _, zero, low, high = bounds(tensor)
     units = x + float(zero)
     bounded = s.k.maximum(s.k.minimum(units, float(high)), float(low))

@@ -21,7 +21,7 @@ from ...errors import DelegateError
 from ...processors import usable_cpu_count
 from .devices.device import Device
 from .devices.finding import devices
-from .recipe import Call, Place, Recipe
+from .recipe import Call, MemoryObject, Recipe
 
 # Platforms whose compilers keep others of the same process waiting.
 SERIAL = ("PoCL",)
@@ -40,7 +40,7 @@ class Job:
     number: int
     source: str
     calls: list[Call]
-    places: list[Place]
+    places: list[MemoryObject]
 
 
 def processes_for(device: Device, kernels: int) -> int:
@@ -110,7 +110,7 @@ def serve(pipe: Connection) -> None:
         pipe.send(binary)
 
 
-def _zeros(device: Device, place: Place) -> object:
+def _zeros(device: Device, place: MemoryObject) -> object:
     """Indices that a kernel finds there are inside of whatever they point to."""
     if place.form != "buffer":
         return device.upload(np.zeros(place.nbytes, np.uint8), place.storage)

@@ -20,10 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from ...store import DIGEST, OPEN_FOLDER, Store, warn_once
-from ..cpu.runtime.cache import PAGE, digest
+from ...store import (
+    OPEN_FOLDER,
+    Store,
+    check_paged,
+    check_paged_size,
+    next_page,
+    paged,
+    warn_once,
+)
 from .devices.device import Offers
-from .recipe import WEIGHTS, Call, Place, Recipe
+from .recipe import WEIGHTS, Call, MemoryObject, Recipe
 
 MAGIC = b"sandrlg1"
 FOLDER = "sanderling-gpu"  # within the folder that the user gives
@@ -128,8 +135,7 @@ def _pieces(key: str, entry: Entry) -> list[bytes]:
     text = json.dumps(about).encode()
     head = MAGIC + len(text).to_bytes(8, "little") + text
     pieces = head, b"".join(entry.binaries), recipe.weights.tobytes()
-    body = b"".join(piece + bytes(-len(piece) % PAGE) for piece in pieces)
-    return [body, digest(np.frombuffer(body, np.uint64))]
+    return paged(pieces)
 
 
 def _mapped(key: str, handle: int) -> Entry:
@@ -137,19 +143,16 @@ def _mapped(key: str, handle: int) -> Entry:
     with suppress(OSError):
         os.utime(handle)  # the least recently used go first
     size = os.fstat(handle).st_size
-    if size < PAGE + DIGEST or (size - DIGEST) % PAGE:
-        raise ValueError("it is cut off")
+    check_paged_size(size)
     # Private and writable: drivers want to write to memory that they are given, and nobody does.
     memory = mmap.mmap(handle, size, access=mmap.ACCESS_COPY)
-    body = np.frombuffer(memory, np.uint64, (size - DIGEST) // 8)
-    if memory[:8] != MAGIC or digest(body) != memory[size - DIGEST :]:
-        raise ValueError("its checksum is wrong")
+    check_paged(memory, MAGIC)
     length = int.from_bytes(memory[8:16], "little")
     about = json.loads(memory[16 : 16 + length])
     if about["key"] != key:
         raise ValueError("it is another entry's")
-    begin = -(-(16 + length) // PAGE) * PAGE
-    after = begin + -(-sum(about["binaries"]) // PAGE) * PAGE
+    begin = next_page(16 + length)
+    after = begin + next_page(sum(about["binaries"]))
     weights = np.frombuffer(memory, np.uint8, about["weights"], after)
     found = Entry(_recipe(about, weights), _split(memory, begin, about["binaries"]))
     _check(found)
@@ -166,7 +169,7 @@ def _split(memory: mmap.mmap, begin: int, sizes: list[int]) -> list[bytes]:
 
 def _recipe(about: dict[str, Any], weights: Any) -> Recipe:
     calls = [Call(*map(_unlisted, row)) for row in about["calls"]]
-    places = [Place(*row) for row in about["places"]]
+    places = [MemoryObject(*row) for row in about["places"]]
     return Recipe(
         calls,
         places,

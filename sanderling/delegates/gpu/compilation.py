@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from .devices.device import Device, Offers
 from .executable import GpuExecutable, Rescue, restored
 from .precision import AUTO, settled
 from .samples import trial_of
-from .tuning import tune
+from .tuning import effort_of, tune
 
 if TYPE_CHECKING:
     from .builders import Told
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 
 GPU = {"delegate": "gpu"}  # for traces
 # Settings that lead to another executable, beside the precision.
-DECISIVE = (
-    "backend", "quantized", "tuning", "inference_preference", "model_token", "storage",
-)  # fmt: skip
+DECISIVE = ("backend", "quantized", "model_token", "storage")
 
 
 def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
@@ -40,7 +37,8 @@ def cache_of(chosen: Mapping[str, Any]) -> GpuCache:
 
 def decisive(chosen: Mapping[str, Any], offers: Offers) -> list[tuple[str, Any]]:
     found = [(name, chosen[name]) for name in DECISIVE if name in chosen]
-    return [*found, ("precision", settled(chosen, offers)), ("trial", trial_of(chosen))]
+    meant = ("effort", effort_of(chosen)), ("precision", settled(chosen, offers))
+    return [*found, *meant, ("trial", trial_of(chosen))]
 
 
 def compile_part(
@@ -93,7 +91,7 @@ def _lowered(
 
     found = decide(device, part, options, chosen)
     with span("write kernels", "compile"):
-        offers = kernels_for(device.offers.in_form(chosen.get("storage")), chosen)
+        offers = device.offers.in_form(chosen.get("storage"))
         lowered = lower(part, offers, device.dialect, found.precision, found.exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         recipe.remarks = found.remarks
@@ -110,7 +108,7 @@ def _made(
 ) -> tuple[GpuExecutable, list[bytes] | None]:
     """told: who is told of kernels that are ready; None: binaries are not wanted. Returns them, if
     they were made on the way."""
-    from .sources import build_and_keep, build_programs
+    from .program_sources import build_and_keep, build_programs
 
     binaries: list[bytes] | None = None
     with span("build programs", "compile", {"kernels": len(recipe.calls)}):
@@ -128,13 +126,6 @@ def _made(
 def _tuned(made: GpuExecutable, chosen: Mapping[str, Any]) -> GpuExecutable:
     with span("tune", "compile"):
         return tune(made, chosen)
-
-
-def kernels_for(offers: Offers, chosen: Mapping[str, Any]) -> Offers:
-    """An answer that is wanted once has no use for special kernels: each must be built."""
-    if chosen.get("inference_preference") != "fast_single_answer":
-        return offers
-    return replace(offers, kind=replace(offers.kind, winograd=None))
 
 
 def _kept(

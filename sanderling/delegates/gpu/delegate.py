@@ -106,7 +106,7 @@ class GpuDelegate(Delegate):
         return ""
 
     def devices(self) -> tuple[Device, ...]:
-        """Those that may be taken. A number counts over all interfaces."""
+        """The devices that may be taken. A number counts over all interfaces."""
         from .devices.finding import devices
 
         backend = None if "device" in self.chosen else self.chosen.get("backend")
@@ -151,8 +151,10 @@ class GpuDelegate(Delegate):
 
     @property
     def is_software(self) -> bool:
-        """Whether its device is the processor itself, which the cpu's own compiler uses better."""
         return _is_software(self.device())
+
+    def device_name(self) -> str:
+        return self.device().offers.name
 
     def compile(self, part: Graph, options: Options) -> Any:
         from .compilation import compile_part

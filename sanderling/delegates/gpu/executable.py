@@ -30,6 +30,7 @@ class GpuExecutable(Executable):
     """
 
     copies: BorderCopies
+    device: Device
     timeout = TIMEOUT
 
     def __init__(
@@ -142,7 +143,7 @@ class GpuExecutable(Executable):
         leaves them as they were."""
         updated = {number for number, _ in self.recipe.states}
         found = {
-            number: self.device.share(array.reshape(-1))
+            number: self.device.share(array.reshape(-1), rewritten=True)
             for number, array in enumerate(inputs)
             if number not in updated
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import floor
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def simulator(op: Op) -> Expr:
         Const(float(v[0]), DType.FLOAT32) if v.size == 1 else Input(next(more), DType.FLOAT32)
         for v in rounding.numbers
     )
-    x, twice = Input(0, DType.FLOAT32), rounding.finer.max() > 1
+    x, twice = Input(0, DType.FLOAT32), rounding.finer.max() > 1 or rounding.again
     if not rounding.exact:
         found = X.floor(x * factor * finer + 0.5) / finer if twice else x * factor
         return _bounded(_away(found, rounding.origin), rounding.low, rounding.high)
@@ -129,20 +130,31 @@ STEPS = 2.0**20  # of the larger scale, twice: what operands of a sum are rounde
 def sum_of_units(op: Op) -> Expr:
     """ADD and SUB of codes: both operands in steps, their sum scaled to the result's units."""
     found: Sum = op.attrs["sum"]
-    a, b = (_in_steps(Input(i, DType.FLOAT32), share) for i, share in enumerate(found.shares))
+    a, b = (_in_steps(Input(i, DType.FLOAT32), *share) for i, share in enumerate(found.shares))
     total, rest = a[0] + b[0] * found.sign, a[1] + b[1] * found.sign
     high, low = (Const(v, DType.FLOAT32) for v in parts_of(found.factor))
-    whole, near = _product(total, high, low)
-    near = X.floor(X.fma(rest, high, near) * found.finer + 0.5) * (1 / found.finer)
+    product = total * high
+    whole = X.floor(product)
+    parts = X.floor((product - whole) * found.finer)
+    # What is less than a part of a unit is small, so that a float has many bits of it.
+    less = (product - whole) - parts * (1 / found.finer) + X.fma(total, high, -product)
+    less = X.fma(total, low, X.fma(rest, high, less))
+    near = (parts + X.floor(less * found.finer + 0.5)) * (1 / found.finer)
     return _bounded(_away_in_parts(whole, near), found.low, found.high)
 
 
-def _in_steps(x: Expr, share: float) -> tuple[Expr, Expr]:
+def _in_steps(x: Expr, share: float, finer: float) -> tuple[Expr, Expr]:
     """x times a share, in two parts: one that is exact, for units and the first bits of the share
-    are few; one that is rounded to steps."""
-    first = round(share * 2**12) / 2**12
-    rest = X.floor(x * ((share - first) * STEPS) + 0.5) * (1 / STEPS)
-    return x * first, rest
+    are few; one that is rounded to steps, as the definition does it: to parts of a step, and those
+    to steps, halves away from zero. Products with the next bits are exact, too; only what is left
+    behind those is not, and that is little."""
+    first, second = floor(share * 2**12) / 2**12, floor(share * 2**24) / 2**24
+    more = x * ((second - first) * STEPS)
+    whole = X.floor(more)
+    near = (more - whole) + x * ((share - second) * STEPS)
+    near = X.floor(near * finer + 0.5) * (1 / finer)
+    near = X.select(x < 0.0, X.ceil(near - 0.5), X.floor(near + 0.5))
+    return x * first, (whole + near) * (1 / STEPS)
 
 
 def parts_of(factor: float) -> tuple[float, float]:

@@ -24,9 +24,9 @@ from .devices.device import Device
 from .executable import GpuExecutable
 from .lower import Lowered, lower
 from .precision import AUTO, settled
+from .program_sources import build_programs
 from .recipe import ELEMENTS, recipe_of
 from .samples import at_border, samples_of
-from .sources import build_programs
 
 BOUND = 0.01
 ROUNDS = 4  # of a free run, and more that stays in 32 bits
@@ -57,8 +57,13 @@ class Kept:
 
     def to_json(self) -> dict[str, Any]:
         error = self.error if np.isfinite(self.error) else None
-        return {"op": self.op, "tensor": self.tensor, "error": error, "largest": self.largest,
-                "reason": self.reason}  # fmt: skip
+        return {
+            "op": self.op,
+            "tensor": self.tensor,
+            "error": error,
+            "largest": self.largest,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,15 @@ class Trial:
             Kept(*self._name(exact, place), errors[place], largest[place], self.bound)
             for place in sorted(kept)
         ]
-        return Decision(self.half, frozenset(kept), rows, len(errors), error, self.bound,
-                        f"{self.tried_on} ({len(self.inputs)})")  # fmt: skip
+        return Decision(
+            self.half,
+            frozenset(kept),
+            rows,
+            len(errors),
+            error,
+            self.bound,
+            f"{self.tried_on} ({len(self.inputs)})",
+        )
 
     def within_bound(
         self, kept: set[int], errors: Mapping[int, float], outputs: Sequence[list[Array]]
@@ -182,7 +194,7 @@ class Trial:
         return set(errors), self.output_error(frozenset(errors), outputs)
 
     def _name(self, build: Build, place: int) -> tuple[str, str]:
-        """Of a maker: the op that makes its result, and the tensor."""
+        """The op that makes the result of a maker, and the tensor."""
         first = len(build.lowered.inputs)
         if place < first:
             return "input", build.lowered.inputs[place].outside.name
@@ -196,10 +208,7 @@ class Trial:
         return self._builds[precision, exact]
 
     def _build(self, precision: str, exact: frozenset[int]) -> Build:
-        part, device = self.part, self.device
-        own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
-        # Buffers can be read and written by steps; the form of memory changes no number.
-        lowered = lower(own, device.offers.in_form("buffer"), device.dialect, precision, exact)
+        device, lowered = self.device, self.lowered(precision, exact)
         recipe = recipe_of(lowered, device.offers.kind.group)
         made = GpuExecutable(device, recipe, build_programs(device, lowered, recipe))
         made.timeout = self.timeout or made.timeout
@@ -209,6 +218,15 @@ class Trial:
             if values:
                 found.values[place] = values
         return found
+
+    def lowered(self, precision: str, exact: frozenset[int] = frozenset()) -> Lowered:
+        """In 32 bits codes are rounded as in 16, since otherwise other ops stand for them: places
+        in Lowered.makers mean the same in both."""
+        part, device = self.part, self.device
+        own, _ = copy_graph(part, part.ops, part.inputs, part.outputs)
+        # Buffers can be read and written by steps; the form of memory changes no number.
+        offers, twice = device.offers.in_form("buffer"), self.half != "f16"
+        return lower(own, offers, device.dialect, precision, exact, twice)
 
     # -- runs -------------------------------------------------------------------------------------
 
@@ -262,7 +280,7 @@ class Trial:
         return most
 
     def errors(self, exact: Build, half: Build) -> dict[int, float]:
-        """Of each maker by itself: the largest over the samples."""
+        """The error that each maker has by itself: the largest over the samples."""
         worst = dict.fromkeys(half.values, 0.0)
         for inputs in self.inputs:
             expected = self.values(exact, inputs)

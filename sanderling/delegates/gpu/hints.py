@@ -48,8 +48,8 @@ class ChannelHint:
 
 
 def channel_hints(ops: Iterable[Op], inputs: Iterable[Tensor]) -> list[ChannelHint]:
-    """Of tensors that these ops read and make, those that waste most first. inputs: what the
-    caller feeds. Rows of one number, such as scores, are no channels."""
+    """Hints on the tensors that these ops read and make, those that waste most first. inputs: what
+    the caller feeds. Rows of one number, such as scores, are no channels."""
     fed, ops = set(inputs), list(ops)
     tensors = dict.fromkeys(t for op in ops for t in (*op.inputs, *op.outputs) if t is not None)
     found = [_hint(t, t.nbytes if t in fed else 0) for t in tensors if _has_channels(t)]
@@ -65,5 +65,12 @@ def _hint(tensor: Tensor, fed: int) -> ChannelHint:
     nbytes = 16 * layout.vectors(tensor.shape)
     channels = tensor.shape[-1]
     wasted = nbytes - 4 * prod(tensor.shape)
-    return ChannelHint(tensor.name, tuple(tensor.shape), channels, 4 * layout.slices(tensor.shape),
-                       nbytes, wasted, fed)  # fmt: skip
+    return ChannelHint(
+        tensor.name,
+        tuple(tensor.shape),
+        channels,
+        4 * layout.slices(tensor.shape),
+        nbytes,
+        wasted,
+        fed,
+    )

@@ -1,6 +1,6 @@
 """The kernel language: what a kernel computes, in a form that is rendered to OpenCL C and to WGSL.
 
-    k = Kernel("double", OpenClC())
+    k = KernelText("double", OpenClC())
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     (i,) = k.grid(100)
     k.store(y, i, k.load(x, i) * 2.0)
@@ -44,7 +44,7 @@ class Storage:
 
     @property
     def nbytes(self) -> int:
-        """Of an element."""
+        """The bytes of an element."""
         return 1 if self.element == "bool" else int(self.element[1:]) // 8
 
 
@@ -95,7 +95,7 @@ class Value:
     __slots__ = ("k", "kind", "known", "lanes", "text")
 
     def __init__(
-        self, k: Kernel, text: str, kind: str, lanes: int = 1, known: int | None = None
+        self, k: KernelText, text: str, kind: str, lanes: int = 1, known: int | None = None
     ) -> None:
         self.k, self.text, self.kind, self.lanes, self.known = k, text, kind, lanes, known
 
@@ -202,7 +202,7 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
 }
 
 
-class Kernel:
+class KernelText:
     """A kernel that is being written."""
 
     def __init__(self, name: str, dialect: Dialect) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from zlib import crc32
+from hashlib import sha256
 
 from ...ir import Graph, Op, Tensor
 from ...passes import PIPELINES, run_passes
-from ..cpu.steps.origins import Origins
+from ..origins import Origins
 from .border import emit_export, emit_import, is_raw
 from .devices.device import Offers
 from .nodes import Nodes, plan_nodes
@@ -17,6 +17,8 @@ from .passes.float_view import Border, float_view
 from .passes.states import expose_states
 from .steps import Step, Writer
 from .table import KERNELS
+
+DIGITS = 24  # of a kernel's name
 
 
 @dataclass
@@ -48,15 +50,18 @@ def lower(
     dialect: type,
     precision: str,
     exact: frozenset[int] = frozenset(),
+    twice: bool | None = None,
 ) -> Lowered:
     """precision: f32, or f32_f16 (floats are kept in 16 bits), or f16 (computed in them, too).
 
-    exact: whose results stay in 32 bits nevertheless: places in Lowered.makers.
+    exact: whose results stay in 32 bits nevertheless: places in Lowered.makers. twice: as
+    float_view() has it, by default wherever the precision has the bits.
     """
+    twice = precision != "f16" if twice is None else twice
     origins = Origins(part)
     run_passes(part, PIPELINES["default"])
     states = [part.inputs.index(variable) for variable in expose_states(part)]
-    _, inputs, outputs = float_view(part, twice=precision != "f16")
+    _, inputs, outputs = float_view(part, twice)
     decompose(part, KERNELS)
     nodes = plan_nodes(part, KERNELS, offers.kind.operands)
     element = "f32" if precision == "f32" else "f16"
@@ -95,8 +100,8 @@ def _carried_out(steps: list[Step], nodes: Nodes, origins: Origins) -> list[tupl
 
 
 def _raw(borders: list[Border], w: Writer) -> set[Tensor]:
-    """Those whose bytes are the device's already. A tensor that is in two places of the border is
-    copied to and from memory of its own."""
+    """The tensors of the border whose bytes are the device's already. One that is in two places of
+    the border is copied to and from memory of its own."""
     places = Counter(b.inside for b in borders)
     return {
         b.outside for b in borders if places[b.inside] == 1 and is_raw(b, w.storage_of(b.inside))
@@ -104,9 +109,10 @@ def _raw(borders: list[Border], w: Writer) -> set[Tensor]:
 
 
 def _name(steps: list[Step]) -> None:
-    """Kernels are named by what they compute, so that equal ones are one."""
+    """Kernels are named by what they compute, so that equal ones are one: by so many bits of it
+    that two others never are."""
     for step in steps:
         step.kernel.name = "same"
         text = step.kernel.source()
-        step.kernel.name = f"{step.name}_{crc32(text.encode()):08x}"
+        step.kernel.name = f"{step.name}_{sha256(text.encode()).hexdigest()[:DIGITS]}"
         step.source = step.kernel.source()

@@ -61,8 +61,9 @@ def _node(op: Op) -> Node:
     made = expression(op)
     assert not isinstance(made, str), made
     expr, inputs = made
-    return Node(op, list(op.outputs), expr, inputs[1:], source=inputs[0] if inputs else None,
-                ops=[op])  # fmt: skip
+    return Node(
+        op, list(op.outputs), expr, inputs[1:], source=inputs[0] if inputs else None, ops=[op]
+    )
 
 
 # -- padding --------------------------------------------------------------------------------------
@@ -114,9 +115,12 @@ def _fuse(graph: Graph, found: Nodes, table: Mapping[str, Row], operands: int) -
 
 
 def _fusable(
-    node: Node, made: Mapping[Tensor, Node], kept: set[Tensor], table: Mapping[str, Row],
+    node: Node,
+    made: Mapping[Tensor, Node],
+    kept: set[Tensor],
+    table: Mapping[str, Row],
     operands: int,
-) -> Node | None:  # fmt: skip
+) -> Node | None:
     """A node that can become part of this one."""
     for tensor in _slots(node):
         before = None if tensor is None else made.get(tensor)

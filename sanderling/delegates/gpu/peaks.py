@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ...store import Store
-from .devices.device import Device
-from .language import Kernel, Storage
+from .devices.device import TIMEOUT, Device
+from .language import KernelText, Storage
 from .recipe import Call
 
 CHAINS = 12  # of sums that do not wait for each other
@@ -61,7 +61,7 @@ def _measured(device: Device) -> Peaks:
 
 def _multiplying(device: Device, half: bool) -> float:
     lanes = min(device.offers.kind.lanes, 16)
-    k = Kernel("peak", device.dialect(half))
+    k = KernelText("peak", device.dialect(half))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     points = max(device.offers.units, LEAST_UNITS) * POINTS
     (i,) = k.grid(points)
@@ -81,7 +81,7 @@ def _multiplying(device: Device, half: bool) -> float:
 def _copying(device: Device, nbytes: int, launch: float) -> float:
     """A CPU reads what lies together; neighbouring points of a GPU read neighbours. launch: seconds
     that do not count."""
-    k = Kernel("copy", device.dialect(False))
+    k = KernelText("copy", device.dialect(False))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     points = max(1, nbytes // 2 // (16 * COPIED))
     (i,) = k.grid(points)
@@ -92,8 +92,8 @@ def _copying(device: Device, nbytes: int, launch: float) -> float:
     return 2 * points * COPIED * 16 / max(seconds - launch, seconds / 4)
 
 
-def _empty(device: Device) -> Kernel:
-    k = Kernel("empty", device.dialect(False))
+def _empty(device: Device) -> KernelText:
+    k = KernelText("empty", device.dialect(False))
     x, y = k.argument("x", Storage("f32")), k.argument("y", Storage("f32"), written=True)
     (i,) = k.grid(16)
     k.store_one(y, i, k.load_one(x, i))
@@ -101,7 +101,7 @@ def _empty(device: Device) -> Kernel:
 
 
 def _launch(
-    device: Device, k: Kernel, size: Sequence[int], count: int, half: bool = False
+    device: Device, k: KernelText, size: Sequence[int], count: int, half: bool = False
 ) -> Callable[[], Any]:
     """The kernel on memory of so many floats, or a few more."""
     group = device.offers.kind.group
@@ -113,12 +113,14 @@ def _launch(
 
 
 def _fastest(launch: Callable[[], Any], device: Device) -> float:
+    """Waited for as a run is, so that a device that hangs is given up."""
     times = []
-    for _ in range(RUNS + 1):  # some drivers compile at the first launch
-        begin = time.perf_counter()
-        launch()
-        device.finish()
-        times.append(time.perf_counter() - begin)
+    with device.keeping(launch):
+        for _ in range(RUNS + 1):  # some drivers compile at the first launch
+            begin = time.perf_counter()
+            launch()
+            device.wait(TIMEOUT)
+            times.append(time.perf_counter() - begin)
     return min(times[1:])
 
 
@@ -128,7 +130,8 @@ def _crossing(device: Device) -> float:
     times = []
     for _ in range(RUNS):
         begin = time.perf_counter()
-        device.write(memory, data)
-        device.read([(memory, data)])
+        with device.keeping(memory, data) as kept:
+            kept.append(device.write(memory, data))
+            device.read([(memory, data)])
         times.append(time.perf_counter() - begin)
     return 2 * data.nbytes / min(times)

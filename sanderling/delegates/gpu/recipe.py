@@ -26,7 +26,7 @@ ARENA, BORDER, WEIGHTS = "arena", "border", "packed_weights"
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryObject:
     """A memory object: what it is for and its bytes; of weights, where they begin in the block.
     element, form, width: of its storage. Buffers may hold elements of any type."""
 
@@ -71,7 +71,7 @@ class Recipe:
     """
 
     calls: list[Call]
-    places: list[Place]
+    places: list[MemoryObject]
     inputs: list[int]
     outputs: list[int]
     programs: list[list[str]] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Recipe:
     remarks: list[str] = field(default_factory=list)
     states: list[tuple[int, int]] = field(default_factory=list)
 
-    def weight(self, place: Place) -> Array:
+    def weight(self, place: MemoryObject) -> Array:
         return self.weights[place.begin : place.begin + place.nbytes]
 
     @property
@@ -97,13 +97,13 @@ class Recipe:
 
 def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
     """group: the device's, until tuning finds a better one."""
-    places: list[Place] = []
+    places: list[MemoryObject] = []
     home = _borders(lowered, places)
     for storage, items in _lifetimes(lowered, set(home)).items():
         for shared in share(items):
             home |= {item.key: len(places) for item in shared}
             size = max(16, *(item.size for item in shared))
-            places.append(Place(ARENA, size, 0, *astuple(storage)))
+            places.append(MemoryObject(ARENA, size, 0, *astuple(storage)))
     packed: list[Array] = []
 
     def place_of(memory: Memory) -> int:
@@ -112,7 +112,7 @@ def recipe_of(lowered: Lowered, group: Sequence[int]) -> Recipe:
         assert memory.data is not None
         packed.append(np.ascontiguousarray(memory.data, ELEMENTS[memory.storage.element]))
         size, storage = packed[-1].nbytes, memory.storage
-        places.append(Place(WEIGHTS, size, _end(places), *astuple(storage)))
+        places.append(MemoryObject(WEIGHTS, size, _end(places), *astuple(storage)))
         return len(places) - 1
 
     calls = [
@@ -160,24 +160,24 @@ def group_of(group: Sequence[int], size: Sequence[int], macs: int) -> tuple[int,
     return (wide, high, min(size[2], LIGHT // (wide * high)))
 
 
-def _borders(lowered: Lowered, places: list[Place]) -> dict[Tensor, int]:
+def _borders(lowered: Lowered, places: list[MemoryObject]) -> dict[Tensor, int]:
     """Tensors of the border have memory of their own: the caller's can take its place."""
     home: dict[Tensor, int] = {}
     for border in (*lowered.inputs, *lowered.outputs):
         home[border.outside] = len(places)
         if border.outside in lowered.raw:
             home[border.inside] = len(places)
-        places.append(Place(BORDER, border.outside.nbytes))
+        places.append(MemoryObject(BORDER, border.outside.nbytes))
     return home
 
 
-def _end(places: Sequence[Place]) -> int:
+def _end(places: Sequence[MemoryObject]) -> int:
     """Where the next weight begins."""
     last = max((p.begin + p.nbytes for p in places if p.kind == WEIGHTS), default=0)
     return -(-last // ALIGNMENT) * ALIGNMENT
 
 
-def _block(places: Sequence[Place], packed: Sequence[Array]) -> Array:
+def _block(places: Sequence[MemoryObject], packed: Sequence[Array]) -> Array:
     """All weights, each at its place, in memory that begins on a boundary."""
     size = _end(places)
     room = np.zeros(size + ALIGNMENT, np.uint8)

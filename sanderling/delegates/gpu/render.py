@@ -7,7 +7,7 @@ from math import inf, nan, pi
 
 from ...ir import DType
 from ...ir.expr import Expr, render, walk
-from .language import BOOL, FLOAT, INT, REAL, Kernel, Value
+from .language import BOOL, FLOAT, INT, REAL, KernelText, Value
 
 MOST = 3.4028234663852886e38  # of 32 bits
 KINDS = {
@@ -35,7 +35,7 @@ def refusal(expr: Expr) -> str | None:
 INTEGER_ONLY_FLOAT = ("pow",)
 
 
-def render_value(k: Kernel, expr: Expr, inputs: Sequence[Value | None], lanes: int) -> Value:
+def render_value(k: KernelText, expr: Expr, inputs: Sequence[Value | None], lanes: int) -> Value:
     """The expression of these values, which have so many lanes each."""
 
     def leaf(node: Expr) -> Value:
@@ -62,11 +62,11 @@ def _call(name: str) -> Rule:
     return lambda k, node, *args: k.call(name, *args)
 
 
-def _div(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+def _div(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
     return k.binary("div" if a.kind == FLOAT else "quotient", a, b)
 
 
-def _floor_div(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+def _floor_div(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
     if a.kind == FLOAT:
         return k.call("floor", a / b)
     quotient = k.let(a // b)
@@ -75,7 +75,7 @@ def _floor_div(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     return k.select(inexact & apart, quotient - 1, quotient)
 
 
-def _floor_mod(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+def _floor_mod(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
     """The remainder has the sign of the divisor; that of floats is exact, as fmod is."""
     rest = k.let(_fmod(k, a, b) if a.kind == FLOAT else a % b)
     zero = k.value(0.0 if a.kind == FLOAT else 0, a.kind)
@@ -85,7 +85,7 @@ def _floor_mod(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     return k.select(wrong, rest + b, rest)
 
 
-def _fmod(k: Kernel, a: Value, b: Value) -> Value:
+def _fmod(k: KernelText, a: Value, b: Value) -> Value:
     """WGSL's is a - b * trunc(a / b), which is NaN where b is infinite."""
     rest = k.call("fmod", a, b)
     if k.dialect.name == "opencl":
@@ -97,7 +97,7 @@ def _fmod(k: Kernel, a: Value, b: Value) -> Value:
 def _extreme(compare: str) -> Rule:
     """NaN passes, as NumPy has it."""
 
-    def rule(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    def rule(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
         name = "maximum" if compare == "greater" else "minimum"
         if a.kind == INT:
             return k.call(name, a, b)
@@ -112,30 +112,30 @@ def _extreme(compare: str) -> Rule:
 _OPPOSITE = {"greater": "less", "less": "greater"}
 
 
-def _sign(k: Kernel, node: Expr, x: Value) -> Value:
+def _sign(k: KernelText, node: Expr, x: Value) -> Value:
     one, zero = (k.value(v if x.kind == FLOAT else int(v), x.kind) for v in (1.0, 0.0))
     return k.select(x > zero, one, k.select(x < zero, -one, x))
 
 
 # pi / 2 in three parts, whose products with whole numbers below 2**13 are exact but for the last.
 QUARTER = (1.5703125, 4.837512969970703125e-4, 7.549789954891882e-8)
-# Of powers of the square, from the highest down: sin(x) / x - 1 and cos(x) - 1 + x * x / 2 within a
-# quarter of pi (the coefficients of the Cephes library).
+# Factors of the powers of the square, from the highest down: sin(x) / x - 1 and
+# cos(x) - 1 + x * x / 2 within a quarter of pi (the coefficients of the Cephes library).
 SIN_SERIES = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 COS_SERIES = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 
-def _sin(k: Kernel, node: Expr, x: Value) -> Value:
-    """Of small angles it is the angle; some devices return noise for denormal ones."""
+def _sin(k: KernelText, node: Expr, x: Value) -> Value:
+    """The sine. For small angles it is the angle; some devices return noise for denormal ones."""
     found = k.call("sin", x) if k.dialect.name == "opencl" else _wave(k, x, 0.0)
     return k.select(k.call("abs", x) < 1e-4, x, found)
 
 
-def _cos(k: Kernel, node: Expr, x: Value) -> Value:
+def _cos(k: KernelText, node: Expr, x: Value) -> Value:
     return k.call("cos", x) if k.dialect.name == "opencl" else _wave(k, x, 1.0)
 
 
-def _wave(k: Kernel, x: Value, ahead: float) -> Value:
+def _wave(k: KernelText, x: Value, ahead: float) -> Value:
     """The sine of an angle, or, a quarter of a turn ahead, the cosine. WGSL's are promised for one
     turn alone, to 2**-11: this is right to the last bits for 1000 turns and more. Of an angle that
     tells no turns apart any longer it is a number from -1 to 1."""
@@ -156,14 +156,14 @@ def _wave(k: Kernel, x: Value, ahead: float) -> Value:
     return k.cast(k.let(k.select(k.call("abs", x) > MOST, k.value(nan, REAL), found)), FLOAT)
 
 
-def _series(k: Kernel, x: Value, factors: Sequence[float]) -> Value:
+def _series(k: KernelText, x: Value, factors: Sequence[float]) -> Value:
     found = k.value(factors[0], REAL).splat(x.lanes)
     for factor in factors[1:]:
         found = k.let(found * x + factor)
     return found
 
 
-def _log(k: Kernel, node: Expr, x: Value) -> Value:
+def _log(k: KernelText, node: Expr, x: Value) -> Value:
     """WGSL's is defined above zero only."""
     found = k.call("log", x)
     if k.dialect.name == "opencl":
@@ -172,13 +172,13 @@ def _log(k: Kernel, node: Expr, x: Value) -> Value:
     return k.select(x > 0.0, found, low)
 
 
-def _tanh(k: Kernel, node: Expr, x: Value) -> Value:
+def _tanh(k: KernelText, node: Expr, x: Value) -> Value:
     """Beyond 10 it is 1 to the last bit; some devices overflow there. NaN passes."""
     low = k.let(k.select(x > 10.0, k.value(10.0), x))
     return k.call("tanh", k.select(low < -10.0, k.value(-10.0), low))
 
 
-def _cast(k: Kernel, node: Expr, x: Value) -> Value:
+def _cast(k: KernelText, node: Expr, x: Value) -> Value:
     kind = KINDS[node.dtype]
     if (x.kind, kind) == (FLOAT, INT):  # beyond the range the result is not defined
         x = k.maximum(k.minimum(x, 2147483520.0), -2147483648.0)
@@ -186,7 +186,7 @@ def _cast(k: Kernel, node: Expr, x: Value) -> Value:
 
 
 def _test(name: str) -> Rule:
-    def rule(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    def rule(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
         if a.kind == BOOL:
             a, b = k.cast(a, INT), k.cast(b, INT)
         return k.binary(name, a, b)
@@ -195,7 +195,7 @@ def _test(name: str) -> Rule:
 
 
 def _bits(name: str) -> Rule:
-    def rule(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+    def rule(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
         if a.kind == BOOL and name == "xor":
             return k.binary("not_equal", k.cast(a, INT), k.cast(b, INT))
         return k.binary(name, a, b)
@@ -203,13 +203,13 @@ def _bits(name: str) -> Rule:
     return rule
 
 
-def _select(k: Kernel, node: Expr, condition: Value, yes: Value, no: Value) -> Value:
+def _select(k: KernelText, node: Expr, condition: Value, yes: Value, no: Value) -> Value:
     if yes.kind == BOOL:
         return (condition & yes) | (~condition & no)
     return k.select(condition, yes, no)
 
 
-def _erf(k: Kernel, node: Expr, x: Value) -> Value:
+def _erf(k: KernelText, node: Expr, x: Value) -> Value:
     """Abramowitz and Stegun, 7.1.26: within 1.5e-7. WGSL has no erf."""
     if k.dialect.name == "opencl":
         return k.call("erf", x)
@@ -222,7 +222,7 @@ def _erf(k: Kernel, node: Expr, x: Value) -> Value:
     return k.select(x < 0.0, -share, share)
 
 
-def _pow(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+def _pow(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
     """WGSL's is defined for bases above zero only, and says nothing of what is not finite."""
     if k.dialect.name == "opencl":
         return k.call("pow", a, b)
@@ -238,11 +238,11 @@ def _pow(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
     return k.select(b.equals(0.0) | a.equals(1.0), k.value(1.0), found)
 
 
-def _is_nan(k: Kernel, x: Value) -> Value:
+def _is_nan(k: KernelText, x: Value) -> Value:
     return k.binary("not_equal", x, x)
 
 
-def _atan2(k: Kernel, node: Expr, a: Value, b: Value) -> Value:
+def _atan2(k: KernelText, node: Expr, a: Value, b: Value) -> Value:
     """WGSL's says nothing of NaN, nor of the angle of a zero that has a sign."""
     angle = k.call("atan2", a, b)
     if k.dialect.name == "opencl":

@@ -110,7 +110,7 @@ def _separate(given: Sequence[Mapping[str, Any]], inputs: Sequence[Tensor]) -> l
 
 
 def _arrays(given: Sequence[Mapping[str, Any]]) -> list[Sample]:
-    """Of what a caller wrote into a list, the samples that are tried."""
+    """The samples that are tried, of those that a caller wrote into a list."""
     try:
         return [
             {str(name): np.asarray(value) for name, value in sample.items()}

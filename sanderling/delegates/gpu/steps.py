@@ -21,7 +21,7 @@ import numpy as np
 from ...ir import Array, DType, Op, Tensor
 from ...ir.expr import Expr
 from . import layout
-from .language import BOOL, FLOAT, INT, Argument, Dialect, Index, Kernel, Storage, Value
+from .language import BOOL, FLOAT, INT, Argument, Dialect, Index, KernelText, Storage, Value
 from .options import DeviceClass
 from .render import render_value
 
@@ -73,7 +73,7 @@ class Step:
 
     name: str
     source: str  # with the kernel's name in it, and no group size
-    kernel: Kernel
+    kernel: KernelText
     arguments: list[Memory]
     node: Node
     size: tuple[int, ...]
@@ -96,7 +96,7 @@ class View:
 
     @property
     def kind(self) -> str:
-        """Of the values that are read."""
+        """The kind of the values that are read."""
         return BOOL if self.is_truth else self.argument.storage.kind
 
     def index(self, place: Sequence[Index], slice_: Index) -> Value:
@@ -146,7 +146,7 @@ class StepWriter:
 
     def __init__(self, w: Writer, name: str, node: Node, half: bool) -> None:
         self.w, self.node, self.half = w, node, half
-        self.k = Kernel(name, w.dialect(half))
+        self.k = KernelText(name, w.dialect(half))
         self.memory: list[Memory] = []
         self.macs = 0
         self._views: dict[Tensor, View] = {}
@@ -290,11 +290,12 @@ class Writer:
         self._exact, self._home, self._most = exact, home, most_vectors
         self.steps: list[Step] = []
         self.scratch: list[Tensor] = []
+        self._wide: set[Tensor] = set()
 
     def storage_of(self, tensor: Tensor, node: Node | None = None) -> Storage:
         """How a tensor is kept. node: whose kernel asks, for tensors between its kernels."""
         own = tensor in self.scratch and node is not None and self._is_exact(node)
-        exact = own or self._home(tensor) in self._exact
+        exact = own or tensor in self._wide or self._home(tensor) in self._exact
         floats = self._fitting(self.tensors, layout.vectors(tensor.shape))
         return layout.storage_of(tensor, _in_float(floats) if exact else floats)
 
@@ -315,12 +316,18 @@ class Writer:
     @contextmanager
     def kernel(self, name: str, node: Node) -> Iterator[StepWriter]:
         """A kernel, which is a step once it has been written."""
-        s = StepWriter(self, name, node, node in self._half)
+        s = StepWriter(self, name, node, self.is_half(node))
         yield s
         self.steps.append(Step(name, s.k.source(), s.k, s.memory, node, s.k.size, s.macs, s.half))
 
-    def temporary(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor between the kernels of one node."""
+    def temporary(self, name: str, shape: Sequence[int], wide: bool = False) -> Tensor:
+        """A tensor between the kernels of one node. wide: it is kept in 32 bits whatever others
+        are."""
         made = Tensor(name, DType.FLOAT32, tuple(shape))
         self.scratch.append(made)
+        self._wide.update([made] if wide else [])
         return made
+
+    def is_half(self, node: Node) -> bool:
+        """Whether its floats are computed in 16 bits."""
+        return node in self._half

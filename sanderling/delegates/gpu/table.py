@@ -86,7 +86,7 @@ PLAIN_BYTES = MOVES - {"MAX_POOL_2D"} | {"CAST"}
 
 
 def _refuses_type(op: Op, tensor: Tensor) -> str | None:
-    """Of a tensor that holds no codes."""
+    """Why an op on a tensor that holds no codes has no kernel for its type."""
     kind, is_result = tensor.dtype, tensor in op.outputs
     if kind is DType.INT32 and op.name in ("QUANTIZE", "DEQUANTIZE"):
         return "codes of 32 bits have no kernel"

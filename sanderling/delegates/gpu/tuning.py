@@ -1,8 +1,8 @@
 """Work-group sizes: those of the device's class, or the fastest of some that are tried.
 
-TensorFlow Lite's words: `fast_single_answer` takes the table's sizes (and no special kernels, which
-would have to be built), `sustained_speed` tries many of every kernel, and `balanced` tries some of
-the costliest, for a second. What was found is kept with the programs.
+TensorFlow Lite's words: `fast_single_answer`, the default, takes the table's sizes,
+`sustained_speed` tries many of every kernel, and `balanced` tries some of the costliest, for a
+second. What was found is kept with the programs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def costliest(calls: Sequence[Call]) -> list[Call]:
 
 
 def _candidates(call: Call) -> list[Group]:
-    """Those that are no larger than the kernel's space."""
+    """The work groups that are no larger than the kernel's space."""
     return [g for g in CANDIDATES if g != call.group and all(map(int.__le__, g, call.size))]
 
 

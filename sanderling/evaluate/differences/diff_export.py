@@ -55,7 +55,7 @@ COLUMNS = (">op", "kind", "~tensor", ">local relative", ">local RMSE/scale", ">a
 def plot_errors(found: Diff, path: str | Path) -> bytes:
     """Errors by layer as .png or .svg; as .html with the tables below."""
     layers = found.layers
-    assert layers is not None
+    assert layers is not None, "who plots errors has asked for layers"
     title = f"Error by layer: {_short(found.reference)} against {_short(found.test)}"
     quantised = any(r.local_rmse_scale is not None and r.local_units is None for r in layers.rows)
     rows = 2 if quantised else 1

@@ -174,7 +174,7 @@ class Reading:
         return by_channel and len(_squeezed(constant.shape)) <= 1
 
     def _extend(self, value: GraphValue, op: Op, place: float) -> None:
-        assert value.tensor is not None
+        assert value.tensor is not None, "_is_tail has looked"
         value.inner.append(value.tensor)
         fused = op.attrs.get("fused_activation_function", "NONE")
         out = op.outputs[0]
@@ -340,7 +340,7 @@ class _Search:
 
     def _forms(self, ours: GraphValue, theirs: GraphValue) -> Iterator[Pair]:
         """Each form of theirs beside the form of ours that is most like it."""
-        assert ours.tensor is not None
+        assert ours.tensor is not None, "who has forms has a tensor"
         for form in theirs.forms:
             like = [f for f in ours.forms if f.dtype is form.dtype]
             yield Pair(like[0] if like else ours.tensor, form, "form")

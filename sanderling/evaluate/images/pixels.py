@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...delegates.cpu.kernels.vision import image_input
+from ...delegates.cpu.kernels.vision.image_input_kinds import COLOURS, LANES, Kind
 from ...errors import InputError, MissingExtraError
 from ...ir import Array, DType
 from ...runtime.inputs import PICTURES
@@ -43,10 +44,8 @@ class PixelFinish:
     @cached_property
     def values(self) -> Array:
         """Return a row of means and a row of factors, as the compiled code reads them."""
-        made = np.zeros((2, image_input.LANES), np.float32)
-        made[:, : image_input.COLOURS] = [
-            np.resize(v, image_input.COLOURS) for v in (self.mean, self.factor)
-        ]
+        made = np.zeros((2, LANES), np.float32)
+        made[:, :COLOURS] = [np.resize(v, COLOURS) for v in (self.mean, self.factor)]
         return made
 
 
@@ -68,7 +67,7 @@ COMPILED = (DType.FLOAT32, DType.UINT8, DType.INT8)
 
 def _compiled(pixels: Array, size: Size, finish: PixelFinish) -> Array | None:
     height, width, colours = pixels.shape
-    if pixels.dtype != np.uint8 or colours != image_input.COLOURS or not pixels.size:
+    if pixels.dtype != np.uint8 or colours != COLOURS or not pixels.size:
         return None
     if finish.dtype not in COMPILED:
         return None
@@ -78,7 +77,7 @@ def _compiled(pixels: Array, size: Size, finish: PixelFinish) -> Array | None:
     if pixels.strides[2] != 1:
         pixels = np.ascontiguousarray(pixels)
     same, is_float = (height, width) == size, finish.dtype is DType.FLOAT32
-    run = image_input.function(image_input.Kind(not same, flipped, is_float))
+    run = image_input.function(Kind(not same, flipped, is_float))
     if run is None:
         return None
     made = np.empty((*size, colours), finish.dtype.numpy)

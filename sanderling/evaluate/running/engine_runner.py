@@ -108,9 +108,7 @@ class PeerRunner:
         for buffer, array in zip(buffers, arrays, strict=True):
             buffer[...] = array
         loaded.refresh()
-        reset = getattr(loaded.keep, "reset_all_variables", None)
-        if reset is not None:
-            reset()
+        loaded.reset()
         loaded.run()
         answers = [np.array(a) for a in loaded.answers()]
         return dict(zip(self.outputs, answers, strict=True))

@@ -106,7 +106,8 @@ class Evaluator:
         return self.runner.ops_by_delegate() if "runner" in vars(self) else {}
 
     def idle_delegates(self) -> list[str]:
-        """Of the same, who was asked for and ran nothing."""
+        """A sentence for each delegate that was asked for and ran nothing; none where only other
+        processes ran the model."""
         return self.runner.idle_delegates() if "runner" in vars(self) else []
 
     def shard(self, shard: Shard) -> list[SampleOutcome]:
@@ -178,22 +179,20 @@ class Shelf:
             warnings.warn(f"{error}; an interrupted run begins anew", CacheWarning, stacklevel=2)
             return Shelf(None)
 
-    def _path(self, number: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"shard_{number:06}.npz"
-
     def keep(self, number: int, outcomes: Sequence[SampleOutcome]) -> None:
-        if self.folder is None:
+        folder = self.folder
+        if folder is None:
             return
         own: dict[str, list[Any]] = {f"@{n}": [getattr(o, n) for o in outcomes] for n in OWN}
         there = [o.prediction for o in outcomes if o.prediction is not None]
-        partial = self._path(number).with_suffix(f".{os.getpid()}")
+        path = _shard_file(folder, number)
+        partial = path.with_suffix(f".{os.getpid()}")
         try:
             partial.write_bytes(pack(own | transposed(there)))
-            partial.replace(self._path(number))
+            partial.replace(path)
         except OSError as error:  # a full disk does not end the run
             warnings.warn(
-                f"shards are no longer kept in {self.folder}: {error.strerror}",
+                f"shards are no longer kept in {folder}: {error.strerror}",
                 CacheWarning,
                 stacklevel=2,
             )
@@ -201,15 +200,22 @@ class Shelf:
 
     def found(self, shards: Sequence[Shard]) -> Iterator[tuple[int, list[SampleOutcome]]]:
         """What an earlier run has done; a file that is damaged counts as not done."""
-        for shard in shards if self.folder is not None else ():
+        folder = self.folder
+        if folder is None:
+            return
+        for shard in shards:
             with suppress(OSError, ValueError, KeyError):
-                outcomes = _read(self._path(shard.number).read_bytes())
+                outcomes = _read(_shard_file(folder, shard.number).read_bytes())
                 if [o.index - shard.start for o in outcomes] == list(range(len(shard.samples))):
                     yield shard.number, outcomes
 
     def clear(self) -> None:
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _shard_file(folder: Path, number: int) -> Path:
+    return folder / f"shard_{number:06}.npz"
 
 
 OWN = ("index", "failure", "seconds")  # of an outcome, beside its prediction's columns

@@ -156,7 +156,7 @@ class Coco(ImageTask):
             return [Sample(p.name, path=p, data=i + 1) for i, p in enumerate(files)]
         check_folder(self.images, self.truth.file_names, self.annotations)
         find_engine(self.evaluator)  # what is missing or does not fit is said before any work
-        if hasattr(self, "ports"):
+        if self.is_open:
             _ = self.class_map
         return [
             Sample(name, path=self.images / name, data=number)
@@ -365,7 +365,7 @@ class Coco(ImageTask):
 
 
 def agreement(a: Prediction, b: Prediction) -> tuple[int, int]:
-    """Of the boxes that either model is sure of, those that the other has too; and all of them."""
+    """How many boxes that one of the two is sure of the other has too; and how many there are."""
     hits = count = 0
     for one, other in ((a, b), (b, a)):
         sure = one["scores"] >= SURE
@@ -407,5 +407,5 @@ def evaluate_results(
     """COCO's twelve figures of a results file, without a model."""
     task = Coco(annotations=Path(annotations), results=Path(results), evaluator=evaluator)
     found = task.recorded()
-    assert found is not None
+    assert found is not None, "results are given"
     return found

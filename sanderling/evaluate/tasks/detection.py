@@ -249,7 +249,7 @@ def _area(boxes: Array) -> Array:
 
 
 def select(found: Candidates, limits: BoxLimits) -> Detections:
-    """Those above the least score, and of boxes of one class that overlap the best one."""
+    """The boxes above the least score; of boxes of one class that overlap, the best one."""
     near = np.nonzero(found.scores.max(axis=1, initial=0) > limits.score)[0]  # few of thousands
     boxes, scores = found.boxes[near], found.scores[near]
     if limits.every_class:

@@ -113,7 +113,7 @@ def _boxes(canvas: _Canvas, found: Findings) -> None:
 
 
 def _points(canvas: _Canvas, found: Findings) -> None:
-    assert found.points is not None
+    assert found.points is not None, "findings of people have points"
     for number, person in enumerate(found.points):
         colour = COLOURS[number % len(COLOURS)]
         seen = person[:, 2] >= SEEN

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,9 @@ class ImageTask(Task):
             base, resample=self.resample, mean=self.mean, std=self.std, bgr=self.bgr
         )
         self.pipeline.check(ports.input)
+
+    def preprocessing(self) -> dict[str, Any] | None:
+        return self.pipeline.to_json() if self.is_open else None
 
     def usual(self) -> Pipeline:
         """The preprocessing where none is stated."""

@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...errors import InputError
 from ...files import read_text
@@ -87,6 +88,9 @@ class ImageNet(Classification):
             bgr=self.bgr,
         )
         self.pipeline.check(ports.input)
+
+    def preprocessing(self) -> dict[str, Any] | None:
+        return self.pipeline.to_json() if self.is_open else None
 
     def samples(self) -> Sequence[Sample]:
         self.labelled = str(self.labels or f"the folders of {self.images}")

@@ -1,5 +1,5 @@
 """TensorFlow Lite's `benchmark_model` on our runtime: its flags, its loop, its lines, its files."""
 
-from .tool_run import benchmark_model
+from .tool import benchmark_model
 
 __all__ = ["benchmark_model"]

@@ -7,12 +7,12 @@ import random
 import time
 from collections.abc import Iterator
 
-from ...errors import DelegateError, InputError, SanderlingError
+from ...errors import DelegateError, InputError, SanderlingError, one_line
 from ...runtime.registry import delegate_names
 from .flags import OPTIONS, Value, Values
 from .providers import PROVIDERS, stand_in
 from .ready_model import Say, SignaturesListed, open_model
-from .tool_run import ToolOutcome, ToolRun, failure, one_line, run_once
+from .tool_run import ToolOutcome, ToolRun, failure, run_once
 
 VALID = ("all", "cpu", "gpu", "nnapi", "coreml", "dsp", "none")
 THREADS = (1, 2, 4)

@@ -8,6 +8,7 @@ from typing import Any
 from ...ir import DType, Graph, Tensor
 from ...runtime.arena import plan_graph
 from ...runtime.plan import Plan
+from ...units import MIB
 from .flags import Values
 from .ready_model import ReadyModel
 
@@ -19,7 +20,6 @@ _EDGE_TYPES = {
     DType.VARIANT: 15, DType.UINT32: 16, DType.UINT16: 17, DType.INT4: 18, DType.BFLOAT16: 19,
 }  # fmt: skip
 _TFLITE_SUBGRAPH = 1
-_MB = 1024 * 1024
 
 
 def lines(subject: ReadyModel) -> Iterator[str]:
@@ -37,7 +37,7 @@ def lines(subject: ReadyModel) -> Iterator[str]:
         yield from _tensors(shown, values)
     for step, held in _held(plan):
         yield f"{step}: " + ", ".join(f"{k} {v} bytes" for k, v in held.items())
-    yield f"Arena between parts: {plan.arena.size} bytes ({plan.arena.size / _MB:.2f} MB)"
+    yield f"Arena between parts: {plan.arena.size} bytes ({plan.arena.size / MIB:.2f} MB)"
 
 
 def _whole(subject: ReadyModel) -> Plan:
@@ -62,7 +62,7 @@ def _tensors(graph: Graph, values: Values) -> Iterator[str]:
     for title, tensors in (("Inputs", graph.inputs), ("Outputs", graph.outputs)):
         size = sum(t.nbytes or 0 for t in tensors)
         places = [graph.tensors.index(t) for t in tensors]
-        yield f"{len(tensors)} {title}: {places} -> {size}B ({size / _MB:.2f}MB)"
+        yield f"{len(tensors)} {title}: {places} -> {size}B ({size / MIB:.2f}MB)"
     offsets = plan_graph(graph).offsets
     yield (
         f"Tensor {'ID':>3} {'Name':<{name}} {'Type':<{kind}} {'AllocType':<{home}} "
@@ -74,7 +74,7 @@ def _tensors(graph: Graph, values: Values) -> Iterator[str]:
         span = "[-1, -1)" if place is None else f"[{place}, {place + size})"
         yield (
             f"Tensor {index:>3} {_cut(tensor.name, name)} {_cut(_type(tensor), kind)} "
-            f"{_cut(allocation(tensor), home)} {size:<8} / {size / _MB:.2f} "
+            f"{_cut(allocation(tensor), home)} {size:<8} / {size / MIB:.2f} "
             f"{list(tensor.shape)} {span}"
         )
 

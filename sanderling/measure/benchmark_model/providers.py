@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...delegates.engines.base import EngineDelegate
 from ...errors import DelegateError, InputError
 from ...format.schema import ENUMS
 from ...ir import Op
@@ -51,6 +50,8 @@ PROVIDERS = (
              "platform.", "xnnpack_"),
 )  # fmt: skip
 EXTERNAL = "external_delegate_path"
+# By the flag that applies a delegate: one whose default in the tool is not the delegate's own.
+TOOLS_OWN = {"use_gpu": "gpu_precision_loss_allowed"}
 SERIALIZE = ("delegate_serialize_dir", "delegate_serialize_token")
 # Flags that are options of the engines which stand for a delegate: the option, and its value, None
 # where the engine's own holds.
@@ -112,7 +113,13 @@ def _apply(provider: Provider, values: Values, found: Chosen) -> None:
     if delegate.name != provider.flag.removeprefix("use_"):
         why = "".join(f" ({problem})" for problem in problems)
         found.said.append(f"The {delegate.name} delegate takes the part of {provider.title}{why}")
-    found.applied.append(Applied(provider.title, with_flags(delegate, values)))
+    found.applied.append(Applied(provider.title, with_flags(delegate, _completed(values))))
+
+
+def _completed(values: Values) -> Values:
+    """The flags with those that mean something to a delegate though they were not set."""
+    more = {name: values[name] for flag, name in TOOLS_OWN.items() if values.on(flag)}
+    return Values({**values.given, **more})
 
 
 def stand_in(provider: Provider) -> tuple[Delegate | None, list[str]]:
@@ -136,11 +143,11 @@ def absence(provider: Provider, problems: Sequence[str]) -> str:
 
 
 def with_flags(delegate: Delegate, values: Values) -> Delegate:
-    """The delegate with those of the flags that were set and belong to it: as options where it is
-    an engine of others that has them, else by take_flags."""
+    """The delegate with those of the flags that were set and belong to it: as options where it
+    takes them as such, else by take_flags."""
     families = [p.family for p in PROVIDERS if delegate.name in p.delegates and p.family]
     own = {n: values[n] for n in values.given if any(f in n for f in families) or n in SERIALIZE}
-    if isinstance(delegate, EngineDelegate):
+    if delegate.options:
         options = _options(delegate, own)
         return load_delegate(delegate.name, {**delegate.chosen, **options}) if options else delegate
     if own:
@@ -148,20 +155,20 @@ def with_flags(delegate: Delegate, values: Values) -> Delegate:
     return delegate
 
 
-def _options(delegate: EngineDelegate, flags: Mapping[str, Value]) -> dict[str, Value]:
-    """An engine's options for flags."""
+def _options(delegate: Delegate, flags: Mapping[str, Value]) -> dict[str, Value]:
+    """A delegate's options for flags."""
     rows = [(*OPTIONS[name], value) for name, value in flags.items() if name in OPTIONS]
     found = {option: read(value) for option, read, value in rows if option in delegate.options}
     return {option: value for option, value in found.items() if value is not None}
 
 
 def carried(values: Values) -> tuple[tuple[str, Value], ...]:
-    """The flags that were set and that a session or its delegates keep: what a setting has."""
+    """The flags that a session or its delegates keep: what a setting has."""
     families = [p.family for p in PROVIDERS if p.family]
     kept = {*LIMITS, "disable_delegate_clustering", "require_full_delegation"}
     return tuple(
         (name, value)
-        for name, value in values.given.items()
+        for name, value in _completed(values).given.items()
         if name in kept or name in SERIALIZE or any(family in name for family in families)
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import FallbackWarning, InputError, ModelError
 from ...format import load
-from ...ir import DType, Model, Signature, Tensor
+from ...ir import DType, Model, Tensor
 from ...ir.types import Array, Shape
 from ...runtime.plan import Plan
 from ...runtime.session import BoundRun, Session
@@ -171,7 +171,7 @@ class ReadyModel:
 
     @property
     def outputs(self) -> dict[Tensor, Array]:
-        """Of the last run."""
+        """The outputs of the last run."""
         arrays = self.bound.outputs
         return {t: arrays[name] for name, t in self.entry.outputs.items() if name in arrays}
 
@@ -200,7 +200,7 @@ def signature_key(model: Model, wanted: str) -> str | None:
             )
         return None
     if not wanted and len(keys) == 1:
-        return keys[0] if _covers(model.signatures[0]) else None
+        return keys[0] if model.signatures[0].feeds_all else None
     if wanted not in keys:
         raise InputError(
             "Signature not specified or incorrect",
@@ -208,10 +208,6 @@ def signature_key(model: Model, wanted: str) -> str | None:
             fix=f"pass one of {', '.join(keys)}",
         )
     return wanted
-
-
-def _covers(signature: Signature) -> bool:
-    return set(signature.inputs.values()) == set(signature.graph.inputs)
 
 
 def list_signatures(model: Model, say: Say) -> None:

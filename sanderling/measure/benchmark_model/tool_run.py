@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ... import protobuf
-from ...errors import InputError, SanderlingError
-from ...files import as_given
+from ...errors import SanderlingError, one_line
 from ...format import AtomicFile
+from ...units import MIB
 from .. import process_memory
 from ..record import Result, Setting
 from . import op_profile, preinvoke_state
-from .flags import Value, Values, parameter_lines, unconsumed
+from .flags import Values, parameter_lines
 from .outputs import example, raw_bytes
 from .providers import described, unused
-from .ready_model import ReadyModel, Say, SignaturesListed, model_bytes
+from .ready_model import ReadyModel, Say, model_bytes
 from .run_loop import ToolPace, repeat
 from .tool_statistics import Stat, microseconds
 
 SCHEMA = "sanderling.benchmark_model/1"
-MODES = ("stdout", "csv", "proto", "json")
-LAYOUTS = ("table", "tflite")
-DEFAULT_INTERVAL = 50
 # Files that the flags name, with what must be on for them to be written.
 FILES = {
     "op_profiling_output_file": "enable_op_profiling",
@@ -36,7 +32,6 @@ FILES = {
     "output_proto_filepath": "",
     "result_file_path": "",
 }
-_MB = 1024 * 1024
 
 
 @dataclass
@@ -83,102 +78,6 @@ class ToolOutcome:
             "parameters": dict(self.values.given),
             "runs": [run.to_json() for run in self.runs],
         }
-
-
-def printer(to_stderr: bool = False) -> Say:
-    """The tool's log: INFO and WARN on stdout, a line at a time."""
-
-    def say(severity: str, text: str) -> None:
-        stream = sys.stderr if to_stderr else sys.stdout
-        print(f"{severity}: {as_given(text)}", file=stream, flush=True)
-
-    return say
-
-
-def benchmark_model(graph: str | Path = "", say: Say | None = None, **flags: Value) -> ToolOutcome:
-    """What TensorFlow Lite's benchmark_model does, with its flags and its log.
-
-    say: takes each line of the log with its severity; default, stdout. With perf_options_list the
-    model is measured at several settings, as benchmark_model_performance_options does.
-    """
-    given = {"graph": str(graph), **flags} if graph else flags
-    return measure(Values(given), say or printer())
-
-
-def measure(values: Values, say: Say, unknown: list[str] | None = None) -> ToolOutcome:
-    from .performance_options import is_asked, run_options
-
-    for line in unconsumed(unknown or []):
-        say("WARN", line)
-    values = checked(values, say)
-    outcome = ToolOutcome(values)
-    if values.text("device"):
-        from .on_device import run_on_device
-
-        outcome.runs.append(run_on_device(values, say))
-    elif is_asked(values):
-        run_options(outcome, say)
-    else:
-        with suppress(SignaturesListed):
-            outcome.runs.append(run_once(values, say))
-    return outcome
-
-
-def checked(values: Values, say: Say) -> Values:
-    """The tool's checks, before any work."""
-    if not values.text("graph"):
-        raise InputError(
-            "Please specify the name of your TF Lite input file with --graph",
-            fix="sanderling benchmark_model --graph=model.tflite",
-        )
-    threads = values.number("num_threads")
-    if threads < 1 and threads != -1:
-        raise InputError(
-            f"num_threads is {threads}",
-            where="--num_threads",
-            fix="give 1 or more, or -1 for the default",
-        )
-    if values.number("memory_footprint_check_interval_ms") <= 0:
-        say(
-            "WARN",
-            f"--memory_footprint_check_interval_ms is set to "
-            f"{values['memory_footprint_check_interval_ms']} (ms), This value is invalid, "
-            f"and it will be set to the default value {DEFAULT_INTERVAL} (ms).",
-        )
-        values = values.but(memory_footprint_check_interval_ms=DEFAULT_INTERVAL)
-    _one_of(values, "op_profiling_output_mode", MODES)
-    _one_of(values, "op_profiling_csv_layout", LAYOUTS)
-    if values.text("profiling_output_csv_file"):
-        values = values.but(
-            op_profiling_output_mode="csv",
-            op_profiling_output_file=values.text("profiling_output_csv_file"),
-        )
-    for flag in FILES:
-        _check_file(values.text(flag), flag)
-    paths = [Path(values.text(f)).absolute() for f in (*FILES, "json") if values.text(f)]
-    for path in paths:
-        if paths.count(path) > 1:
-            raise InputError(
-                "two results would go into this file",
-                where=str(path),
-                fix="give each a name of its own",
-            )
-    return values
-
-
-def _one_of(values: Values, flag: str, known: tuple[str, ...]) -> None:
-    if values[flag] not in known:
-        raise InputError(
-            f"Output mode {values[flag]} is not supported",
-            where=f"--{flag}",
-            fix=f"Supported values are: {', '.join(known)}",
-        )
-
-
-def _check_file(path: str, flag: str) -> None:
-    if path and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-        what = "it is a folder" if Path(path).is_dir() else f"no folder '{Path(path).parent}'"
-        raise InputError(f"cannot write: {what}", where=f"--{flag}={path}", fix="check the path")
 
 
 # -- one run --------------------------------------------------------------------------------------
@@ -294,7 +193,7 @@ def _finish(
     run.warmup, run.stat = microseconds(result.warmup), microseconds(result.samples)
     result.first = result.warmup[0] if result.warmup else None
     total = sum(result.samples)
-    run.throughput = subject.input_bytes * run.stat.count / total / _MB if total else 0.0
+    run.throughput = subject.input_bytes * run.stat.count / total / MIB if total else 0.0
     init = round(subject.init * 1e6)
     say(
         "INFO",
@@ -315,7 +214,7 @@ def _say_memory(run: ToolRun, say: Say, peak: int) -> None:
     grown = [process_memory.growth(held, until) for until in ("ready.rss", "end.rss")]
     if None in grown:
         return
-    init, overall = (g / _MB for g in grown if g is not None)
+    init, overall = (g / MIB for g in grown if g is not None)
     say(
         "INFO",
         "Note: as the benchmark tool itself affects memory footprint, the following is "
@@ -330,8 +229,8 @@ def _say_memory(run: ToolRun, say: Say, peak: int) -> None:
     if not peak:
         return
     held["peak.runs"] = peak
-    rss, anonymous = held["end.rss"] // _MB, held["end.anonymous"] // _MB
-    say("INFO", f"Overall peak memory footprint (MB) via periodic monitoring: {peak / _MB:g}")
+    rss, anonymous = held["end.rss"] // MIB, held["end.anonymous"] // MIB
+    say("INFO", f"Overall peak memory footprint (MB) via periodic monitoring: {peak / MIB:g}")
     say("INFO", "Memory status at the end of exeution:")  # the tool's spelling
     say("INFO", f"- VmRSS              : {rss} MB")
     say("INFO", f"+ RssAnnon           : {anonymous} MB")
@@ -460,7 +359,7 @@ def result_record(run: ToolRun) -> dict[str, Any]:
         "latency_metrics": {k: v / 1e3 for k, v in times.items() if v is not None},
         "memory_metrics": {
             **{k: v // 1024 for k, v in grown.items() if v is not None},
-            "peak_mem_mb": peak / _MB if peak else None,
+            "peak_mem_mb": peak / MIB if peak else None,
         },
         "misc_metrics": {
             "model_size_mb": run.model_size_mb,
@@ -475,7 +374,3 @@ def failure(name: str, values: Values, error: SanderlingError) -> ToolRun:
     """A setting that could not be measured."""
     setting = Setting("sanderling", max(1, values.number("num_threads")))
     return ToolRun(name, Result(values.text("graph"), setting, error=one_line(error)))
-
-
-def one_line(error: SanderlingError) -> str:
-    return "; ".join(line.strip() for line in str(error).splitlines())

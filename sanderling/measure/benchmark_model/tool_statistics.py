@@ -46,7 +46,7 @@ class Stat:
 
     @property
     def variance(self) -> float:
-        """Of the population, from sums of squares."""
+        """The variance of the population, from sums of squares."""
         if self._all_same:
             return 0.0
         squares = sum(v * v for v in self.values)

@@ -12,7 +12,7 @@ from gzip import BadGzipFile
 
 from ...errors import InputError
 from ...files import read_bytes
-from ...runtime.trace import Trace
+from ...runtime.trace_data import Trace
 from ...runtime.tracefile import WRITER, read
 from . import instruments_file, perfetto_file, systrace_file
 from .tflite_events import as_trace

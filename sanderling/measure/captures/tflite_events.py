@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ...errors import InputError
-from ...runtime.trace import NO_CORE, Slice, Trace
+from ...runtime.trace_data import NO_CORE, Slice, Trace
 from ...runtime.tracefile import WRITER
 from ..trace_insights import CPU
 from .timeline import Section, Stretch, Timeline

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ...errors import InputError, SanderlingError
+from ...errors import InputError, SanderlingError, one_line
 from ..record import Result, Setting
 from . import tool_log
 from .adb import Adb, DeviceError, choose
@@ -18,13 +18,12 @@ from .android_tools import (
     device_facts,
     device_folder,
     fetch,
-    how_it_ended,
-    one_line,
     place_tool,
-    run_tool,
     safe,
 )
+from .device_binary import STEPS, push_inputs, run_binary
 from .device_options import ENGINE, DeviceOptions, as_words, flags_for, is_ours, local_file
+from .own_program import run_own
 
 PACKAGE = "org.tensorflow.lite.benchmark"
 ACTIVITY = f"{PACKAGE}/.BenchmarkModelActivity"
@@ -32,9 +31,6 @@ POLL = 1.0  # seconds between two looks at the log
 # Tags that the app and its death are logged under.
 TAGS = ("tflite:V", "tflite_BenchmarkModelActivity:V", "sanderling:V", "AndroidRuntime:E",
         "libc:F", "DEBUG:F")  # fmt: skip
-STEPS = 4
-# What flags name on this computer, and the device must have.
-_FILE_FLAGS = ("input_layer_value_files",)
 # What the tool writes there, and is fetched.
 _OUTPUT_FLAGS = ("result_file_path", "output_filepath", "output_proto_filepath",
                  "op_profiling_output_file", "profiling_output_csv_file",
@@ -84,8 +80,6 @@ def run_android(serial: str, model: str, setting: Setting, options: DeviceOption
 
 
 def _run_ours(serial: str, model: str, setting: Setting, options: DeviceOptions) -> Result:
-    from .own_program import run_own
-
     adb = choose(Adb(options.adb, serial))
     setting = replace(setting, device=adb.name)
     try:
@@ -111,34 +105,8 @@ def check_mask(options: DeviceOptions) -> None:
         )
 
 
-def push_inputs(adb: Adb, folder: str, flags: dict[str, str]) -> dict[str, str]:
-    """Input files are pushed too; the flags then name them where they lie."""
-    moved = dict(flags)
-    for flag in _FILE_FLAGS:
-        if flag not in flags:
-            continue
-        from ..benchmark_model.inputs import name_and_file
-
-        places = []
-        for number, item in enumerate(flags[flag].split(",")):
-            name, file = name_and_file(item)
-            remote = f"{folder}/input{number}_{safe(Path(file).name)}"
-            adb.push(local_file(file, f"--{flag}", "file"), remote)
-            places.append(f"{name.replace(':', '::')}:{remote}")
-        moved[flag] = ",".join(places)
-    return moved
-
-
 def _outputs(folder: str, flags: dict[str, str]) -> dict[str, str]:
     return {name: f"{folder}/{name}" for name in _OUTPUT_FLAGS if flags.get(name)}
-
-
-def run_binary(adb: Adb, binary: str, words: list[str], options: DeviceOptions) -> str:
-    options.progress("run", 2, STEPS)
-    answer = run_tool(adb, binary, words, options)
-    if answer.status:
-        return answer.out + f"\nERROR: {how_it_ended(answer.status)}\n"
-    return answer.out
 
 
 # -- the app --------------------------------------------------------------------------------------

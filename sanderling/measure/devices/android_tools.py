@@ -49,10 +49,6 @@ BENCHMARK = AndroidTool(
 )
 
 
-def one_line(error: SanderlingError) -> str:
-    return "; ".join(line.strip() for line in str(error).splitlines())
-
-
 def safe(name: str) -> str:
     """A file name that no shell has an opinion about."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in name)

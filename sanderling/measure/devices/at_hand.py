@@ -34,7 +34,7 @@ class Gpu:
 
     @property
     def form(self) -> str:
-        """Of tensors in its memory."""
+        """The form of tensors in its memory."""
         return self.offers.storage("f32")[0].form
 
     def record(self) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from statistics import fmean, median
 
 from ...errors import ArgumentError, InputError
 from ...format import load
-from ..bench import Bench, BenchInterrupted, Comparison, ratio
+from ..bench import BenchInterrupted
+from ..bench_results import Bench, Comparison, ratio
 from ..inspection import inspect
 from ..record import Result, Setting
 from ..sample_statistics import Summary

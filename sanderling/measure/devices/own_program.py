@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ..record import Result, Setting
 from . import tool_log
 from .adb import Adb
-from .android import STEPS, push_inputs, run_binary
 from .android_tools import device_folder, fetch
+from .device_binary import STEPS, push_inputs, run_binary
 from .device_options import DeviceOptions, as_words, our_flags
 
 _OUTPUT = "output_filepath"

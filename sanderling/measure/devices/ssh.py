@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ...errors import InputError
+from ...errors import InputError, one_line
 from ..record import Result, Setting
 from . import tool_log
 from .adb import Adb, Complaint, DeviceError, DeviceLostError
-from .android import STEPS, check_mask, push_inputs, run_binary
-from .android_tools import device_folder, one_line, safe
+from .android import check_mask
+from .android_tools import device_folder, safe
+from .device_binary import STEPS, push_inputs, run_binary
 from .device_options import ENGINE, OURS, DeviceOptions, as_words, flags_for, is_ours, local_file
 from .own_program import run_own
 

@@ -91,7 +91,7 @@ def entropy(s: Statistics, grid: Grid) -> Range:
 
 
 def _divergence(fine: Floats, edges: Floats, low: float, high: float, levels: int) -> float:
-    """Of the clipped distribution from what its codes can say of it."""
+    """The divergence of the clipped distribution from what its codes can say of it."""
     first, last = np.searchsorted(edges, low, "right") - 1, np.searchsorted(edges, high)
     inside = fine[first:last].astype(np.float64)
     if not inside.any():

@@ -180,7 +180,7 @@ class _Inputs:
 
     @staticmethod
     def of(model: Model, signature: str) -> _Inputs:
-        """Of the main graph, or of the one that the signature runs."""
+        """The inputs of the main graph, or of the one that the signature runs."""
         graph = model.signature(signature).graph if signature else model.main
         tensors = list(graph.inputs)
         known = [s for s in model.signatures if s.graph is graph and signature in ("", s.key)]

@@ -12,6 +12,7 @@ import numpy as np
 from ...evaluate.output_kinds import MEASURES
 from ...pages import heading, html_table, page, paragraph
 from ...plots import COLOURS, figure, inline, legend_below
+from ...units import MIB
 from .judge import KEPT_IF
 from .layer_error import LayerRow
 from .report import Measured, Report, Trial
@@ -320,7 +321,7 @@ def trials_plot(report: Measured) -> str:
     trials = [t for t in report.trials if report.target["figure"] != "snr" or t.name != "float"]
     with figure(1, 2, size=(7, 3.6)) as (made, both):
         for axes, what, unit, label in (
-            (both[0], "size", 1e6, "MB"),
+            (both[0], "size", MIB, "MiB"),
             (both[1], "latency", 1e-3, "ms, fastest run"),
         ):
             for name, (mark, big, colour) in MARKS.items():

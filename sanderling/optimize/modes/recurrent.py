@@ -248,7 +248,8 @@ class IntegerRecurrent:
 
 
 def exponent(reach: float) -> int:
-    """Of the cell state's scale: the least power of two that holds the values, as kernels take."""
+    """The exponent of the cell state's scale: the least power of two that holds the values, as
+    kernels take."""
     wanted = math.ceil(math.log2(max(reach, 1e-6) / 2**15))
     return min(max(wanted, CELL_EXPONENTS[0]), CELL_EXPONENTS[1])
 

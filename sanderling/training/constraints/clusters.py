@@ -99,8 +99,9 @@ class Clusters(Constraint):
         if self.start == GRID:
             return np.stack([_step(row, self.count_of(name)) for row in matrix]).astype(np.float32)
         wanted = self.count_of(name) - (1 if self.keep_zeros else 0)
-        made = [starting_values(row, wanted, self.start, self.seed + i) for i, row in
-                enumerate(matrix)]  # fmt: skip
+        made = [
+            starting_values(row, wanted, self.start, self.seed + i) for i, row in enumerate(matrix)
+        ]
         return np.stack(made).astype(np.float32)
 
     def _all(self, name: str) -> torch.Tensor:
@@ -153,7 +154,7 @@ class Clusters(Constraint):
 
 
 def nearest(rows: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Of each element the place of the value that is nearest, row by row."""
+    """The place of the nearest value for each element, row by row."""
     ordered, order = table.sort(1)
     middles = ((ordered[:, 1:] + ordered[:, :-1]) / 2).contiguous()
     return order.gather(1, torch.searchsorted(middles, rows.contiguous()))
@@ -175,7 +176,7 @@ def starting_values(elements: Array, count: int, start: str, seed: int) -> Array
 
 
 def _reach(count: int) -> int:
-    """Of a grid of so many values: multiples on either side of zero."""
+    """The multiples on either side of zero, in a grid of so many values."""
     return max(1, (count - 1) // 2)
 
 

@@ -181,7 +181,7 @@ class Quantisation(Constraint):
         return self._source(op).scale.now * weights.scale.now.reshape(-1)
 
     def _source(self, op: Op) -> ActivationCodes:
-        """Of what the weights are multiplied with."""
+        """The codes of what the weights are multiplied with."""
         place = RULES[op.name].data[0]
         return self._codes(self.solution.value(op, place, op.operand(place)))
 
@@ -347,7 +347,7 @@ class ActivationCodes:
 
     def __init__(self, group: ScaleGroup, grid: Grid, how: str) -> None:
         quant = group.quant
-        assert quant is not None
+        assert quant is not None, "the solver gave each group its codes"
         self.grid, self.zero = grid, int(quant.zero_point[0])
         self.moves = how == "moving" and group.fixed is None
         first = torch.tensor(float(quant.scale[0]))
@@ -357,7 +357,7 @@ class ActivationCodes:
 
     @property
     def bounds(self) -> Bounds:
-        """Of the codes, less the zero point."""
+        """The bounds of the codes, less the zero point."""
         low, high = self.grid.bounds
         return float(low - self.zero), float(high - self.zero)
 

@@ -110,7 +110,7 @@ class Sparsity(Constraint):
             self._update(weights, self._part(step, last))
 
     def _part(self, step: int, last: int) -> float:
-        """Of the way to the share at the end."""
+        """The part of the way to the share at the end that is behind."""
         first = self.steps * self.begin_share
         if self.growth == CONSTANT or last <= first:
             return 1.0 if step >= first else 0.0

@@ -106,7 +106,8 @@ def post_training(
 
 
 def _method(model: Model, settings: Settings) -> str:
-    """Of few bits the largest weight may be clipped: the scale with the least error is better."""
+    """How ranges of weights are chosen. With few bits the largest weight may be clipped: the scale
+    with the least error is better."""
     grids = [m.weights for m in all_modes(model.graphs, settings.rules).values() if m.weights]
     return "mse" if any(g.bits <= FEW_BITS for g in grids) else "max"
 

@@ -55,7 +55,7 @@ class Structure:
 
     @property
     def share(self) -> float | None:
-        """Of the zeros, where the structure states it."""
+        """The share of zeros, where the structure states it."""
         return self.zeros / self.group if self.is_grouped else None
 
     def refuses(self, shape: tuple[int, ...]) -> str | None:

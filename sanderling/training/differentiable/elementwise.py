@@ -24,7 +24,7 @@ def evaluate(expr: Expr, inputs: list[torch.Tensor | None]) -> torch.Tensor:
     def leaf(node: Expr) -> torch.Tensor:
         if node.op == "input":
             found = inputs[node.value]
-            assert found is not None
+            assert found is not None, "an expression reads operands that are there"
             return found
         return torch.tensor(node.value, dtype=TYPES[node.dtype])
 

@@ -30,7 +30,7 @@ Function = Callable[[Op, Tensors], "list[torch.Tensor]"]
 
 def _given(tensors: Tensors, place: int) -> torch.Tensor:
     found = tensors[place]
-    assert found is not None
+    assert found is not None, "the operator's definition demands it"
     return found
 
 
@@ -203,8 +203,8 @@ def batch_matmul(op: Op, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _arithmetic(function: Callable[..., torch.Tensor]) -> Function:
-    """Of two operands, with the bounds that are fused in: these kernels know no other
-    activations."""
+    """The function of an operator with two operands, within the bounds that are fused in: these
+    kernels know no other activations."""
     return lambda op, tensors: [
         bounded(function(_given(tensors, 0), _given(tensors, 1)), *fused_bounds(op))
     ]
@@ -345,8 +345,10 @@ def gather_by_definition(op: Op, tensors: Tensors) -> list[torch.Tensor]:
 
 @lru_cache(maxsize=256)
 def _known_places(op: Op, shape: tuple[int, ...], main: int) -> list[torch.Tensor]:
-    constants = [None if t is None or i == main else torch.from_numpy(np.array(t.values))
-                 for i, t in enumerate(op.inputs)]  # fmt: skip
+    constants = [
+        None if t is None or i == main else torch.from_numpy(np.array(t.values))
+        for i, t in enumerate(op.inputs)
+    ]
     return _places(op, shape, main, constants)
 
 
@@ -360,10 +362,13 @@ def _places(op: Op, shape: tuple[int, ...], main: int, tensors: Tensors) -> list
             fix="train with smaller batches",
         )
     arrays = [
-        numbers.astype(np.float32).reshape(shape) if i == main
-        else None if t is None else t.detach().numpy()
+        numbers.astype(np.float32).reshape(shape)
+        if i == main
+        else None
+        if t is None
+        else t.detach().numpy()
         for i, t in enumerate(tensors)
-    ]  # fmt: skip
+    ]
     found = evaluate(op, arrays, new_state())
     return [torch.from_numpy(np.asarray(a).astype(np.int64)) for a in found]
 

@@ -27,7 +27,7 @@ def _get(tensors: Tensors, place: int | None) -> torch.Tensor | None:
 
 def _need(tensors: Tensors, place: int | None) -> torch.Tensor:
     found = _get(tensors, place)
-    assert found is not None
+    assert found is not None, "the operator's definition demands it"
     return found
 
 

@@ -204,7 +204,7 @@ class Twin(torch.nn.Module):  # type: ignore[misc]  # PyTorch is an extra: unkno
         return values[tensor]
 
     def _data(self, tensor: Tensor) -> Array:
-        """Of a constant, or of what is computed from constants alone."""
+        """The values of a constant, or of what is computed from constants alone."""
         found = self._computed.get(tensor)
         return tensor.values if found is None else found
 
@@ -259,7 +259,7 @@ def _branch(op: Op, value: Any) -> Graph:
 
 
 def _first(tensor: torch.Tensor | None) -> Any:
-    assert tensor is not None
+    assert tensor is not None, "a branch needs its condition"
     return tensor.reshape(-1)[0].item()
 
 

@@ -173,7 +173,8 @@ class Judging:
 
     @property
     def _threshold(self) -> float:
-        """Of one score alone: a half behind a sigmoid, else zero, where a sigmoid has its half."""
+        """The threshold of one score alone: a half behind a sigmoid, else zero, where a sigmoid has
+        its half."""
         made = self.model.main.outputs[0].producer
         return 0.5 if made is not None and made.name == "LOGISTIC" else 0.0
 
@@ -198,13 +199,13 @@ class Judging:
 
     def trial(self, name: str, model: Model) -> Trial:
         """The figure of the samples that judge (and of those that choose), size and time."""
-        scores = self._on_task(model) if self.task is not None else self._on_samples(model)
+        task = self.task
+        scores = self._on_samples(model) if task is None else self._on_task(model, task)
         choice = scores[0] if len(scores) == 2 else None
         return Trial(name, scores[-1], len(dump(model)), self._seconds(model), choice)
 
-    def _on_task(self, model: Model) -> list[float]:
-        assert self.task is not None
-        score = evaluated(model, self.task, self.limit).metrics.get(self.figure)
+    def _on_task(self, model: Model, task: Task) -> list[float]:
+        score = evaluated(model, task, self.limit).metrics.get(self.figure)
         if not isinstance(score, int | float):
             raise InputError(
                 f"the task gives no figure '{self.figure}'", where="target", fix="name another"
@@ -220,8 +221,8 @@ class Judging:
         return [c.snr if self.figure == "snr" else float(c.agreement or 0.0) for c in found]
 
     def _seconds(self, model: Model) -> float:
-        """Of the fastest run by our runtime; trials lie apart, and the least depends least on what
-        else the machine does."""
+        """The time of the fastest run by our runtime; trials lie apart, and the least depends least
+        on what else the machine does."""
         session = model.compile(threads=1)
         given = feeds(model)
         taken: list[float] = []

@@ -22,16 +22,16 @@ Distance = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Target:
+class Aim:
     """A tensor that is compared with the float model's, and how."""
 
     tensor: Tensor
     kind: str  # of DISTANCES
 
 
-def targets(graph: Graph, kinds: dict[str, str] | None = None) -> list[Target]:
+def aims_for(graph: Graph, kinds: dict[str, str] | None = None) -> list[Aim]:
     """For each output that has a gradient: itself, or what its softmax reads."""
-    found = [Target(judged(t), _kind(t, kinds)) for t in graph.outputs]
+    found = [Aim(judged(t), _kind(t, kinds)) for t in graph.outputs]
     return [one for one in found if one.tensor.dtype.is_float]
 
 
@@ -47,7 +47,7 @@ def _kind(tensor: Tensor, kinds: dict[str, str] | None) -> str:
 
 
 def cross_entropy(found: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of scores and class numbers; of one score alone, and 0 or 1."""
+    """The cross-entropy of scores with class numbers; of one score alone, with 0 or 1."""
     if found.shape[-1] == 1:
         flat = found.reshape(len(labels), -1).squeeze(-1)
         return F.binary_cross_entropy_with_logits(flat, labels.to(found.dtype))
@@ -62,7 +62,8 @@ def _kl(found: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.
 
 
 def _shares(found: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Of scores that are judged each by itself: KL of one chance each, less what cannot fall."""
+    """The distance of scores that are judged each by itself: KL of one chance each, less what
+    cannot fall."""
     wish = torch.sigmoid(wanted)
     given = F.binary_cross_entropy_with_logits(found, wish)
     least = F.binary_cross_entropy_with_logits(wanted, wish)
@@ -84,12 +85,12 @@ DISTANCES: dict[str, Distance] = {
 
 
 def distance(
-    aims: Sequence[Target],
+    aims: Sequence[Aim],
     found: Sequence[torch.Tensor],
     wanted: Sequence[torch.Tensor],
     temperature: float,
 ) -> torch.Tensor:
-    """From the float model's answers, summed over the targets."""
+    """From the float model's answers, summed over the aims."""
     parts = (
         DISTANCES[aim.kind](ours, theirs, temperature)
         for aim, ours, theirs in zip(aims, found, wanted, strict=True)
@@ -97,7 +98,7 @@ def distance(
     return torch.stack(list(parts)).sum()
 
 
-def agreement(aim: Target, found: torch.Tensor, wanted: torch.Tensor) -> float:
+def agreement(aim: Aim, found: torch.Tensor, wanted: torch.Tensor) -> float:
     """The share of samples with the float model's first class; of values, one less the relative
     error."""
     if aim.kind == "values" or found.shape[-1] == 1:
@@ -108,8 +109,8 @@ def agreement(aim: Target, found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def right_share(found: torch.Tensor, labels: torch.Tensor) -> float:
-    """Of scores and class numbers: the share whose first class is the label. One score alone, which
-    stands before its sigmoid, means class 1 above zero."""
+    """The share of samples whose first class is the label. One score alone, which stands before its
+    sigmoid, means class 1 above zero."""
     width = found.shape[-1]
     rows = found.reshape(-1, width)
     classes = (rows[:, 0] > 0).long() if width == 1 else rows.argmax(1)

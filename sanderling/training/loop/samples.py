@@ -162,7 +162,7 @@ def _array(path: Path, name: str) -> Array:
 
 
 def _of_rows(labels: Array, samples: Samples, where: str) -> Array:
-    """Of the samples that were chosen out of all rows."""
+    """The labels of the samples that were chosen out of all rows."""
     count = max(samples.chosen, default=-1) + 1
     if labels.ndim == 0 or len(labels) < count:
         have = len(labels) if labels.ndim else "no list of"

@@ -26,7 +26,7 @@ from ..constraint import Constraint, Rows
 from ..differentiable.twin import Twin
 from . import checkpoint as checkpoints
 from .batches import Batches, checked_labels, checked_rows
-from .losses import Loss, Target, agreement, cross_entropy, distance, right_share, targets
+from .losses import Aim, Loss, agreement, aims_for, cross_entropy, distance, right_share
 
 KEPT_BYTES = 256 << 20  # of the float model's answers; more are computed again for every batch
 USUAL_SIZE = 0.1  # root mean square of weights that the rate is meant for
@@ -417,7 +417,7 @@ class _Run:
 
 
 def _size(parameter: torch.Tensor) -> float:
-    """Of a weight, in units of the size that the rate is meant for."""
+    """The size of a weight, in units of the size that the rate is meant for."""
     mean = float(parameter.detach().square().mean().sqrt()) if parameter.numel() else 0.0
     return mean / USUAL_SIZE if mean > 0 else 1.0
 
@@ -427,7 +427,7 @@ class _Teacher:
 
     def __init__(self, model: Model, schedule: Schedule) -> None:
         self.twin, self.schedule = Twin(model), schedule
-        self.aims = targets(self.twin.graph)
+        self.aims = aims_for(self.twin.graph)
         self.features = [self.twin.graph.find(name) for name in schedule.features]
         self.kept: list[torch.Tensor] | None = None
 
@@ -435,10 +435,10 @@ class _Teacher:
     def tensors(self) -> list[Tensor]:
         return [*(a.tensor for a in self.aims), *self.features]
 
-    def aims_of(self, twin: Twin) -> list[Target]:
+    def aims_of(self, twin: Twin) -> list[Aim]:
         """The same in another twin: outputs by their places, features by their names."""
-        own = targets(twin.graph)
-        return own + [Target(twin.graph.find(t.name), "values") for t in self.features]
+        own = aims_for(twin.graph)
+        return own + [Aim(twin.graph.find(t.name), "values") for t in self.features]
 
     def remember(self, batches: Batches) -> None:
         """Keep the answers to all samples, where they are not too many."""

@@ -65,7 +65,7 @@ def shares_by(
 
 
 def _worth(op: Op, moments: Moments, pattern: Structure) -> Array:
-    """Of each element or block: the share of the sums' power that it makes."""
+    """The worth of each element or block: the share of the sums' power that it makes."""
     values = weight_values(op.operand(1))
     matrix = values.reshape(len(values), -1)
     mean = moments.inner[-1, :-1] / moments.inner[-1, -1]

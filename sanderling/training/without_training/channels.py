@@ -160,7 +160,8 @@ class _Judge:
     def _least(
         self, space: Space, worth: Mapping[int, float], removed: set[int], goal: int, share: float
     ) -> set[int]:
-        """Of the channels that are left those worth least; no maker loses more than its share."""
+        """The channels that are worth least among those that are left; no maker loses more than its
+        share."""
         gone = {n for n in space.numbers if n in removed}
         owners = {m: set(self.flow.of(m.outputs[0]).tolist()) for m in space.makers}
         for number in sorted(space.numbers, key=lambda n: (worth.get(n, 0.0), n)):
@@ -196,7 +197,7 @@ class _Reader:
         self.inverse = torch.cholesky_inverse(factored(inner))
 
     def worth(self) -> dict[int, float]:
-        """Of each channel that is left: the share of the sums' power that goes with it."""
+        """The worth of each channel that is left: the share of the sums' power that it makes."""
         columns = np.flatnonzero(self.left)
         columns = columns[np.argsort(self.columns[columns], kind="stable")]
         numbers, counts = np.unique(self.columns[columns], return_counts=True)

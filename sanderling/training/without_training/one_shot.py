@@ -247,8 +247,9 @@ def _least_squares(
 
 
 def relative_error(before: torch.Tensor, after: torch.Tensor, moments: Moments) -> float:
-    """Of the sums on samples, whose power is that of `before` on the float model's inputs: an
-    upper bound where the inputs differ, since those are taken from the pruned model."""
+    """The error of the sums on samples as a share of the power of those of `before` on the float
+    model's inputs: an upper bound where the inputs differ, since those are taken from the pruned
+    model."""
     apart = after - before
     power = (before @ moments.inner * before).sum()
     return float((apart @ moments.inner * apart).sum() / power.clamp(min=1e-30))
@@ -308,7 +309,7 @@ def _some(rows: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def layer_moments(
     model: Model, layers: Sequence[Op], data: Sequence[Array], seed: int = 0
 ) -> dict[Op, Moments]:
-    """Of what these layers of the model read, in one run over all samples."""
+    """The moments of what these layers of the model read, in one run over all samples."""
     graph, generator = model.main, torch.Generator().manual_seed(seed)
     place = {t: i for i, t in enumerate(graph.tensors)}
     reads = {op: place[op.operand(0)] for op in layers}
@@ -414,7 +415,8 @@ class _Walk:
                 del values[place]
 
     def _statistics(self, segment: Segment) -> tuple[dict[int, Moments], Values]:
-        """Of each layer of the segment; and what the float model has behind it."""
+        """The moments of what each layer of the segment reads; and what the float model has behind
+        it."""
         graph = self.dense.main
         places = {t: i for i, t in enumerate(graph.tensors)}
         reads = {p: places[graph.ops[p].operand(0)] for p in segment.layers}

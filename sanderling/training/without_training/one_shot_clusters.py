@@ -87,7 +87,7 @@ def _clustered(
 
 
 def _mean_errors(apart: torch.Tensor, moments: Moments) -> torch.Tensor:
-    """Of each channel, the root of the mean square over samples."""
+    """The root of the mean square over samples, for each channel."""
     power = (apart @ moments.inner * apart).sum(1).clamp(min=0)
     return torch.sqrt(power / moments.inner[-1, -1])
 

@@ -140,15 +140,19 @@ def home_of(tensor: Tensor) -> Tensor | None:
     return home_of(op.operand(0))
 
 
+def _known_home(tensor: Tensor) -> Tensor:
+    home = home_of(tensor)
+    assert home is not None, "weights without a home are not looked at"
+    return home
+
+
 def store(tensor: Tensor, values: torch.Tensor) -> None:
     """Write a weight back to where the file keeps it, in the type that it has there."""
-    home = home_of(tensor)
-    assert home is not None
+    home = _known_home(tensor)
     home.data = values.numpy().reshape(home.shape).astype(home.dtype.numpy)
 
 
 def weight_values(tensor: Tensor) -> torch.Tensor:
     """A weight as float32."""
-    home = home_of(tensor)
-    assert home is not None
+    home = _known_home(tensor)
     return torch.from_numpy(np.array(home.values, np.float32))

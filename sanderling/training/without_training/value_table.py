@@ -43,21 +43,23 @@ class Table:
         return Table(self.values.expand(count, -1), prices)
 
     def places(self, rows: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
-        """Of each element the place of its value. worth: what the square of its error counts."""
-        if self.prices is None:
+        """The place of each element's value. worth: what the square of its error counts."""
+        prices = self.prices
+        if prices is None:
             return nearest(rows, self.values)
         step = max(1, CHUNK // self.values.numel())
         pieces = zip(rows.split(step, 1), worth.split(step, 1), strict=True)
-        return torch.cat([self._cheapest(r, w) for r, w in pieces], 1)
+        return torch.cat([self._cheapest(r, w, prices) for r, w in pieces], 1)
 
     def chosen(self, rows: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
-        """Of each element its value."""
+        """The value that each element gets."""
         return self.values.gather(1, self.places(rows, worth))
 
-    def _cheapest(self, rows: torch.Tensor, worth: torch.Tensor) -> torch.Tensor:
-        assert self.prices is not None
+    def _cheapest(
+        self, rows: torch.Tensor, worth: torch.Tensor, prices: torch.Tensor
+    ) -> torch.Tensor:
         apart = (rows[:, :, None] - self.values[:, None, :]).square_()
-        return apart.mul_(worth[:, :, None]).add_(self.prices[:, None, :]).argmin(2)
+        return apart.mul_(worth[:, :, None]).add_(prices[:, None, :]).argmin(2)
 
     def error(self, rows: torch.Tensor, worth: torch.Tensor) -> float:
         apart = self.chosen(rows, worth) - rows

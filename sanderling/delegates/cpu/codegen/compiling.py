@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from ....forks import renews
 from ....processors import usable_cpu_count
 from ..isa.targets import Target
 from .jit import compile_object
@@ -21,13 +22,22 @@ SWITCH = 0.0002
 Job = tuple[bytes, str, bool]  # key, text, brief
 
 
-class _Promptness:
-    """Makes threads of Python take turns more often, while anybody compiles."""
+class _Interpreter:
+    """What holds for the whole interpreter while anybody compiles: threads of Python take turns
+    more often, and those that start here have a large stack."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
         self._before = 0.0
+        renews(self)
+
+    def renew_lock(self) -> None:
+        """In a forked child nobody compiles."""
+        self._lock = threading.Lock()
+        if self._users:
+            self._users = 0
+            sys.setswitchinterval(self._before)
 
     def begin(self) -> None:
         with self._lock:
@@ -38,12 +48,16 @@ class _Promptness:
 
     def end(self) -> None:
         with self._lock:
-            self._users -= 1
+            self._users = max(self._users - 1, 0)  # in a forked child it may be nobody's
             if not self._users:
                 sys.setswitchinterval(self._before)
 
+    def start(self, thread: threading.Thread) -> None:
+        with self._lock, _stack_size(STACK):
+            thread.start()
 
-_promptness = _Promptness()
+
+_interpreter = _Interpreter()
 
 
 class Crew:
@@ -63,7 +77,7 @@ class Crew:
         self._changed = threading.Condition()
 
     def __enter__(self) -> Crew:
-        _promptness.begin()
+        _interpreter.begin()
         return self
 
     def __exit__(
@@ -81,7 +95,7 @@ class Crew:
             for thread in self._threads:
                 thread.join()
         finally:  # also where somebody interrupts the wait
-            _promptness.end()
+            _interpreter.end()
 
     def compile(self, key: bytes, text: str, brief: bool = False) -> None:
         """made[key] will be the object code of this text, after `finish`."""
@@ -107,8 +121,7 @@ class Crew:
 
     def _begin_thread(self) -> None:
         thread = threading.Thread(target=self._serve, name="sanderling-compiler", daemon=True)
-        with _stack_size(STACK):
-            thread.start()
+        _interpreter.start(thread)
         self._threads.append(thread)
 
     def _serve(self) -> None:

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import llvmlite.ir as ir
 
+from ..isa.targets import Target
 from ..runtime.abi import SLACK
-from .emit import I8, I64, PTR, Builder, Emitter, Type, Value, bytes_of, plain
-from .fault_notes import note
-
-if TYPE_CHECKING:
-    from .program import Program
+from .emit import I8, I64, PTR, Budget, Builder, Emitter, Type, Value, bytes_of, plain
+from .fault_notes import Functions, note
 
 # The words of a record. SITE: of a read that leaves it; the next one is of a write. SINK: where
 # accesses go that leave it. SHADOW: bytes from a stored pointer to its extent.
@@ -51,11 +49,21 @@ class Extent:
         return self.size + SLACK * self.slack
 
 
+class CheckedFunctions(Functions, Protocol):
+    """What a checked build asks of its program (program.py). told: the functions that are given the
+    extents of their pointers."""
+
+    module: ir.Module
+    target: Target
+    told: set[str]
+    budget: Budget
+
+
 class CheckedBuilder(Builder):
     """Writes a function whose pointers have extents. None is the context's: the compiler reads it
     at places of its own choice."""
 
-    def __init__(self, program: Program, block: ir.Block) -> None:
+    def __init__(self, program: CheckedFunctions, block: ir.Block) -> None:
         super().__init__(block, program.budget)
         self.program = program
         self.extents: dict[Value, Value | None] = {}
@@ -65,8 +73,8 @@ class CheckedBuilder(Builder):
     # -- where extents come from ----------------------------------------------------------------
 
     def trust(self, context: Value, table: Value, site: int) -> None:
-        """Of a step: what it is told of the context. Whom it gives it to must not touch it. Its
-        table of places is the compiler's own as well."""
+        """Give a step its context, and its table of places, which is the compiler's own as well.
+        Whom the step passes the context on to must not touch it."""
         self.extents[table] = None
         self.context = context
         self.own(context, Extent("the context", 0), site)
@@ -188,7 +196,7 @@ class _PointerPhi(ir.PhiInstr):  # type: ignore[misc]
         self.extent.add_incoming(self.builder._extent(value), block)
 
 
-def _check(program: Program) -> ir.Function:
+def _check(program: CheckedFunctions) -> ir.Function:
     """check(extent, pointer, bytes, writes): the pointer, or the sink."""
     found = program.module.globals.get("check")
     if found is not None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import llvmlite.ir as ir
 
 from ..runtime.abi import FAULT, LIMIT, VALUE
-from .emit import I64, PTR, Emitter
-
-if TYPE_CHECKING:
-    from .program import Program
+from .emit import I64, PTR, Emitter, Type
 
 
-def note(program: Program) -> ir.Function:
+class Functions(Protocol):
+    """The functions of a program (program.py): each is written when it is first asked for."""
+
+    def function(
+        self,
+        name: str,
+        args: Sequence[Type],
+        build: Callable[[Emitter], None],
+        trusted: bool = False,
+    ) -> ir.Function: ...
+
+
+def note(program: Functions) -> ir.Function:
     """note(context, number, value, limit): the first of a run is kept, whoever it comes from."""
 
     def build(e: Emitter) -> None:

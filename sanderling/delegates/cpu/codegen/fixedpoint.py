@@ -257,7 +257,7 @@ def multiply_one(e: Emitter, x: Value, m: Value, left: Value, right: Value) -> V
 
 
 def divide_one(e: Emitter, x: Value, exponent: Value | int) -> Value:
-    """As divide_by_pot."""
+    """divide_by_pot of one number in an i64."""
     by = I64(exponent) if isinstance(exponent, int) else exponent
     half = e.b.lshr(e.b.shl(I64(1), by), I64(1))
     # A negative tie would round up: take one off, unless there is nothing to divide.
@@ -270,7 +270,7 @@ def _wrap(e: Emitter, x: Value) -> Value:
 
 
 def _leading_zeros(e: Emitter, x: Value) -> Value:
-    """Of 32 bits."""
+    """The leading zeros of a 32-bit number in an i64."""
     return e.b.sub(e.call("llvm.ctlz.i64", I64, x, I1(0)), I64(32))
 
 

@@ -26,7 +26,7 @@ def index_type(tensor: Tensor) -> Type:
 
 
 def all_inside(tensor: Tensor, *sizes: int) -> bool:
-    """Of a constant: all indices are in the range; of others it shows at run time."""
+    """Whether all indices of a constant are in the range; those of others are seen at run time."""
     data = tensor.data
     return data is None or bool(np.all((data >= 0) & (data < np.asarray(sizes))))
 

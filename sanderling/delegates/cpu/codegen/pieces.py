@@ -217,7 +217,7 @@ def _nameless(row: _Function) -> str:
 
 
 def _internal(row: _Function) -> str:
-    """Of its piece alone; part of its caller where there is one."""
+    """The text of a function that its piece alone calls; it is inlined where one place does."""
     text = _DEFINE.sub("define internal ", row.text, count=1)
     return _inlined(text) if row.sites == 1 and "noinline" not in _head(text) else text
 

@@ -288,7 +288,7 @@ class StepEmitter(Emitter):
         return len(self.program.sites) - 1
 
     def _sites(self, what: str, size: int) -> int:
-        """Of a read that leaves these bytes; the next is of a write."""
+        """The number of the site of reads that leave these bytes; the next is that of writes."""
         text = f"{what} ({size} bytes)"
         return min(self.site(kind, text) for kind in ("read", "write"))
 

@@ -58,7 +58,7 @@ class Rounding(Enum):
 
     @property
     def types(self) -> tuple[Type, ...]:
-        """Of the numbers for each column."""
+        """The types of the numbers that each column has."""
         return _TYPES[self]
 
     @property

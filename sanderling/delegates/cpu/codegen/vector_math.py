@@ -327,7 +327,7 @@ def _log2_wide(e: Emitter, x: Value) -> Value:
 
 
 def exp_wide(e: Emitter, x: Value) -> Value:
-    """Of doubles, to the precision of about 14 digits, within the range of floats."""
+    """The exponential of doubles, to about 14 digits, within the range of floats."""
     return _exp2_wide(e, e.b.fmul(x, e.const(x.type, 1 / math.log(2))))
 
 

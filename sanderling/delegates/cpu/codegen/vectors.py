@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 
 from .emit import I1, I32, Emitter, Int, Value, vector
 
+# This many elements are whole vectors on any target.
+WHOLE = 64
+
 
 def horizontal(e: Emitter, x: Value, combine: Callable[[Value, Value], Value]) -> Value:
     """All lanes combined, by halves."""

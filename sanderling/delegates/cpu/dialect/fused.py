@@ -105,7 +105,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def of(cls, op: Op) -> Inputs:
-        """Of a product of the schema or of the compiler."""
+        """The operands of a product of the schema or of the compiler."""
         places = PLACES.get(op.name, range(len(cls._fields)))
         return cls(*(op.input(place) for place in places))
 

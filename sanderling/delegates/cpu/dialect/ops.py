@@ -37,11 +37,11 @@ TWO_STAGES = "data weights bias weights2 bias2"
 # The operands of operators that are no products.
 OTHERS = {"AVERAGE_POOL_2D": "data", "L2_NORMALIZATION": "data", "RESIZE_BILINEAR": "data size"}
 OWN_OPS: dict[str, OwnOp] = {
-    own: OwnOp(
-        OTHERS.get(name, PRODUCT), "y", FUSED, f"{name} with what its record says", definition.fused
-    )
-    for own, name in OPERATORS.items()
-} | {
+    **{
+        own: OwnOp(OTHERS.get(name, PRODUCT), "y", FUSED,
+                   f"{name} with what its record says", definition.fused)
+        for own, name in OPERATORS.items()
+    },
     BEHIND: OwnOp(f"{TWO_STAGES} [residual]", "y", CHAIN,
                   "depthwise, then a 1x1 convolution", definition.chained),
     BEFORE: OwnOp(f"{TWO_STAGES} [residual]", "y", CHAIN,

@@ -28,9 +28,12 @@ from .fused import (
     Inputs,
     operator,
 )
+from .guards import GUARD
 from .ops import OWN_OPS
 
 BYTES = (DType.INT8, DType.UINT8)
+# The operators that each field of a record goes with: what their rows in the kernel table say,
+# which stands above this module (tests/cpu/test_table.py compares them).
 WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D")
 WITH_RESIDUAL = (*WINDOWS, "FULLY_CONNECTED")
 ROUNDED = ("CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV", "BATCH_MATMUL")
@@ -53,6 +56,8 @@ def problems(graph: Graph) -> list[Problem]:
 
 def wrong(op: Op) -> Iterator[str]:
     """What is wrong with one op."""
+    if GUARD in op.attrs and not _is_guard(op.attrs[GUARD]):
+        yield "its guard is not a row of (one bool, how it has to be)"
     row = OWN_OPS.get(op.name)
     if row is None:
         if op.name.startswith(OWN):
@@ -69,6 +74,17 @@ def wrong(op: Op) -> Iterator[str]:
         yield f"it has no attribute '{missing[0]}'"
     else:
         yield from RULES.get(op.name, _no_more)(op)
+
+
+def _is_guard(found: object) -> bool:
+    return isinstance(found, tuple) and bool(found) and all(map(_is_condition, found))
+
+
+def _is_condition(found: object) -> bool:
+    match found:
+        case (Tensor(dtype=DType.BOOL, shape=shape), bool()):
+            return math.prod(shape) == 1
+    return False
 
 
 def _no_more(op: Op) -> Iterator[str]:
@@ -132,13 +148,13 @@ def _is_residual(op: Op, record: Fused) -> bool:
     residual, out = Inputs.of(op).residual, op.outputs[0]
     if residual is None:
         return True
-    if operator(op) not in WITH_RESIDUAL or not _same_elements(residual, out):
+    if operator(op) not in WITH_RESIDUAL or not same_elements(residual, out):
         return False
     codes = out.dtype in BYTES and operator(op) != "DEPTHWISE_CONV_2D"
     return residual.dtype is out.dtype and (codes or out.dtype is DType.FLOAT32)
 
 
-def _same_elements(a: Tensor, b: Tensor) -> bool:
+def same_elements(a: Tensor, b: Tensor) -> bool:
     """The same shape, but for sizes of one in front."""
     rank = max(len(a.shape), len(b.shape))
     shapes = [(1,) * (rank - len(t.shape)) + t.shape for t in (a, b)]
@@ -155,7 +171,7 @@ def _is_inner(op: Op, record: Fused) -> bool:
 
 
 def _is_map(op: Op, record: Fused) -> bool:
-    """Of the float32 result and, if there is one, the residual."""
+    """The map is a function of the float32 result and, if there is one, the residual."""
     if record.map is None:
         return True
     read = inputs_of(record.map)

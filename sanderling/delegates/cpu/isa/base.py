@@ -79,11 +79,11 @@ class Isa:
         return e.b.add(acc, self.multiply_pairs(e, a, b))
 
     def multiply_pairs(self, e: Emitter, a: Value, b: Value) -> Value:
-        """Of the pairs of words in 32-bit lanes, the products' sums."""
+        """The sums of the products of two words, in each 32-bit lane."""
         raise NotImplementedError
 
     def multiply_bytes(self, e: Emitter, a: Value, b: Value) -> Value:
-        """Of the pairs of bytes in words, a's without sign, the products' sums, saturated."""
+        """The sums of the products of two bytes, in each word, saturated; a's have no sign."""
         raise NotImplementedError
 
     def dot_bf16(self, e: Emitter, acc: Value, a: Value, b: Value) -> Value:

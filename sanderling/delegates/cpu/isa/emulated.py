@@ -58,7 +58,7 @@ def _type(text: str) -> Type:
 
 
 def _types(arguments: str) -> list[Type]:
-    """Of a declaration's parameters, which have names."""
+    """The types of a declaration's parameters, which have names."""
     return [_type(re.sub(r' %".*"$', "", part.strip())) for part in arguments.split(",")]
 
 

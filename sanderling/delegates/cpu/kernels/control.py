@@ -3,9 +3,9 @@
 Variables (runtime/resources.py) are the caller's arrays: a read is a copy, or nothing where all who
 look at it are done before the variable is assigned (placement.py); an assignment is a copy.
 
-An IF of pure branches becomes their ops, each under a guard: attrs["guard"] is a row of (condition,
-polarity), and `run` passes over the step unless all hold. The branches are prepared apart from what
-surrounds them, so that no pass joins ops of different guards. A cpu.MERGE gives the result of the
+An IF of pure branches becomes their ops, each under a guard (dialect/guards.py): `run` passes over
+the step unless all its conditions hold. The branches are prepared apart from what surrounds them,
+so that no pass joins ops of different guards. A cpu.MERGE gives the result of the
 branch that ran its name; both branches write it in place where that can be.
 
 A composite is what its decomposition is, from the first pass on, and a STABLEHLO_CASE is nested
@@ -29,10 +29,8 @@ from ....runtime.specialise import specialise
 from ..codegen.emit import I8, Int, Type, Value, vector
 from ..codegen.program import StepEmitter
 from ..isa.targets import Target
-from .row import Ask, Kernel, emit_never
+from .row import Ask, Kernel, Shared, emit_never
 
-Guard = tuple[tuple[Tensor, bool], ...]
-GUARD = "guard"
 COMPOSITE, DECOMPOSITION = "STABLEHLO_COMPOSITE", "decomposition_subgraph_index"
 CASE = "STABLEHLO_CASE"
 # Each branch of a case is one more level of nested IFs, and all levels are looked at on each.
@@ -236,9 +234,14 @@ def _around(
     return found
 
 
-def guard_of(op: Op) -> Guard:
-    found: Guard = op.attrs.get(GUARD, ())
-    return found
+def lies_with_variable(op: Op) -> list[Shared]:
+    return [Shared(op.operand(0))]
+
+
+def lies_with_branches(op: Op) -> list[Shared]:
+    """Both branches write the result itself."""
+    condition = op.operand(0)
+    return [Shared(op.operand(1), (condition, True)), Shared(op.operand(2), (condition, False))]
 
 
 def emit_merge(k: StepEmitter, op: Op) -> None:
@@ -253,11 +256,13 @@ def emit_merge(k: StepEmitter, op: Op) -> None:
 
 
 KERNELS = {
-    "READ_VARIABLE": Kernel(emit_read, refuses_variable, copies_state=True),
+    "READ_VARIABLE": Kernel(
+        emit_read, refuses_variable, lies_with=lies_with_variable, copies_state=True
+    ),
     "ASSIGN_VARIABLE": Kernel(emit_assign, refuses_variable, copies_state=True),
     "IF": Kernel(emit_never, refuses_if, inner=refuses_branches, plain_codes=True),
     COMPOSITE: Kernel(emit_never, inner=refuses_composite),
     CASE: Kernel(emit_never, becomes=as_branches),
     "cpu.COPY": Kernel(emit_read),
-    "cpu.MERGE": Kernel(emit_merge),
+    "cpu.MERGE": Kernel(emit_merge, lies_with=lies_with_branches),
 }

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....errors import DelegateError
-from ....ir import Op
+from ....ir import Op, Tensor
 from ..dialect.fused import operator
+from ..dialect.guards import Condition
 from ..isa.targets import Target
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 # Asks the table why an op is refused; None if it is taken.
 Ask = Callable[[Op], "str | None"]
+
+
+class Shared(NamedTuple):
+    """An operand that may lie where the result lies.
+
+    condition: the branch that computes the operand as the result; None for a variable, which may be
+    read where it lies until it is assigned.
+    """
+
+    tensor: Tensor
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,10 @@ class Kernel:
     is_view: bool = False
     # It moves elements between these pairs of views (kernels/move/views.py).
     pairs: Callable[[Op], list[Any]] | None = None
+    # The operands that may lie where its result lies. Nothing is done if all of them do.
+    lies_with: Callable[[Op], Sequence[Shared]] = lambda op: ()
+    # The operands whose bytes its result may overwrite while it reads them.
+    overwrites: Callable[[Op], Sequence[Tensor]] = lambda op: ()
 
     # -- its operands ---------------------------------------------------------------------------
 
@@ -75,8 +91,8 @@ class Kernel:
 
     # -- what goes into it ----------------------------------------------------------------------
 
-    # What passes/fuse_into_kernels.py may make part of it: of "pad", "residual", "map", "map of
-    # two".
+    # What passes may make part of it: "pad", "residual", "map", "map of two"
+    # (passes/fuse_into_kernels.py), "dynamic", "bf16", "zeros" (the passes of those names).
     fuses: frozenset[str] = frozenset()
 
 
@@ -84,5 +100,5 @@ def emit_never(k: StepEmitter, op: Op) -> None:
     raise DelegateError("a pass was to put other ops in its place", where=op.where)
 
 
-# Of an op that has no row: nothing is known of it.
+# The row of an op that has none: nothing is known of it.
 UNKNOWN = Kernel(emit_never)

@@ -17,17 +17,17 @@ from ....ir.rewrite import Match, P, Rule, Var, rewrite
 from ....ops.base import scale_zero
 from ....passes.common import Fired, activation, has_effects, is_static, with_attrs
 from ....passes.fuse import zero_padding
-from ..dialect.fused import OWN, Fused, Inputs, either, fuse, operator
+from ..dialect.fused import Fused, Inputs, either, fuse, operator
+from ..dialect.verify import same_elements
 from ..kernels.elementwise.planes import Side, clamped, plane
 from ..kernels.window import window_of
-from ..table import KERNELS
+from ..table import operators_fusing
 
 BYTES = (DType.INT8, DType.UINT8)
 
 # Which operators take what, as their rows say.
 EPILOGUE_OPS: dict[str, frozenset[str]] = {
-    what: frozenset(n for n in KERNELS if what in KERNELS[n][-1].fuses and not n.startswith(OWN))
-    for what in ("pad", "residual", "map", "map of two")
+    what: operators_fusing(what) for what in ("pad", "residual", "map", "map of two")
 }
 
 Able = Mapping[str, frozenset[str]]
@@ -73,7 +73,7 @@ def _fold_add(graph: Graph, match: Match, able: frozenset[str]) -> Op | None:
     out = add.outputs[0]
     if not _takes_residual(made) or x.is_constant or not is_static(x, y, out):
         return None
-    if not _elements_match(x, out) or not _elements_match(y, out) or not _types_match(x, y, out):
+    if not same_elements(x, out) or not same_elements(y, out) or not _types_match(x, y, out):
         return None
     if _is_earlier(graph, made, x.producer, able):
         return None  # the match with the operands exchanged takes the later one
@@ -95,13 +95,6 @@ def _takes_residual(made: Op) -> bool:
     if operator(made) == "DEPTHWISE_CONV_2D" and made.outputs[0].dtype is not DType.FLOAT32:
         return False
     return free and activation(made) == "NONE" and len(made.outputs) == 1
-
-
-def _elements_match(a: Tensor, out: Tensor) -> bool:
-    """The same shape, but for sizes of one in front."""
-    rank = max(len(a.shape), len(out.shape))
-    same = [(1,) * (rank - len(t.shape)) + t.shape for t in (a, out)]
-    return same[0] == same[1]
 
 
 def _types_match(x: Tensor, y: Tensor, out: Tensor) -> bool:
@@ -164,7 +157,7 @@ def _product_behind(graph: Graph, op: Op, able: Able) -> tuple[Op, Tensor | None
 
 
 def _fits_map(tensor: Tensor, out: Tensor) -> bool:
-    return tensor.dtype is DType.FLOAT32 and _elements_match(tensor, out)
+    return tensor.dtype is DType.FLOAT32 and same_elements(tensor, out)
 
 
 def _place(graph: Graph, tensor: Tensor) -> int:

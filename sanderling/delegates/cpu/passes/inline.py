@@ -1,6 +1,6 @@
 """Graphs that are called are put in the place of the calls: composites and branches.
 
-An IF of pure branches becomes their ops, each under a guard (kernels/control.py). The branches are
+An IF of pure branches becomes their ops, each under a guard (dialect/guards.py). The branches are
 prepared apart from what surrounds them, so that no pass joins ops of different guards.
 """
 
@@ -12,8 +12,9 @@ from collections.abc import Callable
 from ....ir import Graph, Op, Tensor
 from ....passes import Fired
 from ....passes.common import reshape
+from ..dialect.guards import GUARD, Guard, guard_of
 from ..isa.targets import Target
-from ..kernels.control import BRANCHES, COMPOSITE, DECOMPOSITION, GUARD, Guard, bound, guard_of
+from ..kernels.control import BRANCHES, COMPOSITE, DECOMPOSITION, bound
 
 
 def inline_composites(graph: Graph, target: Target) -> Fired:

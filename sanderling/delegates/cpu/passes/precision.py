@@ -14,11 +14,12 @@ from ....ir import DType, Graph, Op, Tensor
 from ..dialect.chains import BEFORE, parts
 from ..dialect.fused import BF16, Fused, Inputs, either, fuse, operator
 from ..isa.targets import Target
-from ..kernels.products.conv import is_bf16, winograd_plan
+from ..kernels.products.conv import is_bf16, winograd_blocking
 from ..kernels.products.cores import BfloatCore
+from ..table import operators_fusing
 
-PRODUCTS = ("CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
-BOTH_COMPUTED = "BATCH_MATMUL"
+PRODUCTS = operators_fusing("bf16")
+BOTH_COMPUTED = "BATCH_MATMUL"  # neither operand has to be constant
 
 
 def round_products(graph: Graph, target: Target) -> Counter[str]:
@@ -39,7 +40,7 @@ def round_products(graph: Graph, target: Target) -> Counter[str]:
 
 
 def _is_product(op: Op) -> bool:
-    if operator(op) not in (*PRODUCTS, BOTH_COMPUTED):
+    if operator(op) not in PRODUCTS:
         return False
     x, w, *_ = Inputs.of(op)
     floats = all(t is not None and t.dtype is DType.FLOAT32 for t in (x, w, op.outputs[0]))
@@ -59,12 +60,12 @@ def _is_better_off(op: Op, target: Target) -> bool:
     """Fewer products in float32 can be faster than all of them in bf16."""
     if Fused.of(op).zeros:
         return True
-    return operator(op) == "CONV_2D" and winograd_plan(op, target, BfloatCore()) is not None
+    return operator(op) == "CONV_2D" and winograd_blocking(op, target, BfloatCore()) is not None
 
 
 def _writes(op: Op) -> bool:
     """Whether the kernel can write bfloat16; what is added would have to lie as the result does."""
-    if is_bf16(op) and operator(op) in PRODUCTS:
+    if is_bf16(op) and operator(op) != BOTH_COMPUTED:
         return not Fused.of(op).residual
     if op.name not in (*either("DEPTHWISE_CONV_2D"), BEFORE):
         return False
@@ -81,7 +82,7 @@ def _is_private(graph: Graph, tensor: Tensor) -> bool:
 
 
 def _reads_pairs(op: Op, tensor: Tensor) -> bool:
-    if not is_bf16(op) or operator(op) not in PRODUCTS:
+    if not is_bf16(op) or operator(op) == BOTH_COMPUTED:
         return False
     found = Inputs.of(op)
     read = [name for name, t in zip(found._fields, found, strict=True) if t is tensor]

@@ -149,8 +149,3 @@ def _offset(quant: Quant, by: int) -> Quant:
 
 def _has_one_scale(tensor: Tensor) -> bool:
     return tensor.quant is not None and tensor.quant.scale.size == 1
-
-
-def _is_byte(tensor: Tensor) -> bool:
-    """Codes that may be moved."""
-    return tensor.dtype is DType.INT8 and _has_one_scale(tensor)

@@ -6,16 +6,17 @@ from collections import Counter
 
 from ....ir import Graph
 from ....passes import Fired
-from ..dialect.fused import either, fuse, operator
+from ..dialect.fused import fuse, operator
 from ..isa.targets import Target
 from ..kernels.products.zeros import judge
+from ..table import operators_fusing
 
-PRODUCTS = either("CONV_2D", "FULLY_CONNECTED")
+PRODUCTS = operators_fusing("zeros")
 
 
 def leave_zeros_out(graph: Graph, target: Target) -> Fired:
     fired: Fired = Counter()
-    for op in [op for op in graph.ops if op.name in PRODUCTS]:
+    for op in [op for op in graph.ops if operator(op) in PRODUCTS]:
         found = judge(op, target)
         if found is not None and found.pays:
             fuse(op, zeros=True)

@@ -7,9 +7,9 @@ ALIGN = 64
 ARENA, WEIGHTS, SCRATCH, STRIDE, SYNC, TIMES, FAULT, VALUE, LIMIT, CHUNKS, FIRST_ARG = range(11)
 # FAULT is 0, or one more than the number of the site (program.py) that met what it must not accept;
 # VALUE is what it met, LIMIT the end of what it accepts. `invoke` returns FAULT: see faults.py.
-# Of code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
+# In code that counts, TIMES leads to ticks by [worker, step], then one word more: those of the
 # whole call. Where it is 0, nothing is counted.
-# Of code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
+# In code that is traced, TIMES leads to rows of LOG words instead: for each worker one row of its
 # own (thread number) and one for each step (begin, end, end of the wait behind it).
 LOG = 3
 # Words of the record behind `call`, the entry that Python calls (pycall.py): whether it may run by
@@ -40,12 +40,13 @@ FOR_AWAKE, FOR_ASLEEP = STOP + 7, STOP + 8
 # a pause and one for runs that follow each other closely.
 RUN, HABITS = 3 * LINE, 4 * LINE
 # Three lines for each worker: CLAIM (64 bits), which chunks of its own are taken; NAP, 1 while it
-# sleeps, and before it does on which CPU and which thread (64 bits) it is; what only the worker
-# itself touches: the limit of spins and the count of vain ones, within a run and between runs; of
-# traced code the thread's number, the run, and where the log goes on.
+# sleeps, and before it does on which CPU (-1: it does not say) and which thread (64 bits) it is,
+# and 1 in KEPT_OFF while somebody keeps it off a CPU; what only the worker itself touches: the
+# limit of spins and the count of vain ones, within a run and between runs; of traced code the
+# thread's number, the run, and where the log goes on.
 CREW = HABITS + 2 * LINE
 CLAIM, NAP, LIMITS, LOGGED = 0, LINE, 2 * LINE, 2 * LINE + 4
-CORE, THREAD = NAP + 1, NAP + 2
+CORE, THREAD, KEPT_OFF = NAP + 1, NAP + 2, NAP + 4
 OF_WORKER = 3 * LINE
 
 

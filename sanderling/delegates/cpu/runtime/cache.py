@@ -1,9 +1,9 @@
 """Compiled parts on disk: a warm start runs no pass and loads no LLVM.
 
 An entry's name is a digest of all that it depends on: the part (structure and constants), target
-and options, this package's files and LLVM's version. It holds a description, the code and the
-packed weights, each on a page boundary, and a checksum; code and weights are mapped from it, so
-that processes share them.
+and options, this package's files and LLVM's version (`store.py` says which count). It holds a
+description, the code and the packed weights, each on a page boundary, and a checksum; code and
+weights are mapped from it, so that processes share them.
 
 The pieces that code is linked of are kept beside, each by its own content, so that another part
 compiles only what it does not have in common with those before: another model of the family,
@@ -27,15 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from ....ir import Array, Graph, Op, Quant, Tensor, reachable
-from ....store import DIGEST, Store
+from ....ir import Graph, Op, Quant, Tensor, reachable
+from ....store import DIGEST, Store, check_paged, check_paged_size, next_page, paged
 from ..isa.targets import Target
 from .abi import SLACK
 from .executable import Compiled
 from .image import Image
 
 MAGIC = b"sandrl01"
-PAGE = max(mmap.ALLOCATIONGRANULARITY, 4096)
 # Constants up to this size can decide whether an op is taken (axes, paddings, shapes).
 DECISIVE = 4096
 
@@ -207,8 +206,7 @@ def _entry(key: str, made: Compiled) -> list[bytes]:
     text = json.dumps(about).encode()
     head = MAGIC + len(text).to_bytes(8, "little") + text
     pieces = head, bytes(made.image.code), weights + bytes(SLACK)
-    body = b"".join(piece + bytes(-len(piece) % PAGE) for piece in pieces)
-    return [body, digest(np.frombuffer(body, np.uint64))]
+    return paged(pieces)
 
 
 def _piece_entry(name: str, code: bytes) -> list[bytes]:
@@ -227,34 +225,23 @@ def _piece(handle: int, name: str) -> bytes:
     return code
 
 
-def digest(words: Array) -> bytes:
-    """A digest at the speed of memory: the sums of rows and columns, and a hash of those. It finds
-    damage; it does not resist forgery, which the folder's mode does."""
-    rows = words.reshape(-1, 512)
-    sums = np.add.reduce(rows, axis=1), np.add.reduce(rows, axis=0)
-    return hashlib.sha256(b"".join(s.tobytes() for s in sums)).digest()
-
-
 def _mapped(key: str, handle: int) -> Compiled:
     """The entry in this file; ValueError if it is not whole, or not that of this key."""
     with suppress(OSError):  # somebody else's folder
         os.utime(handle)  # the least recently used go first
     size = os.fstat(handle).st_size
-    if size < PAGE + DIGEST or (size - DIGEST) % PAGE:
-        raise ValueError("it is cut off")
+    check_paged_size(size)
     memory = mmap.mmap(
         handle, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), prot=mmap.PROT_READ
     )
-    body = np.frombuffer(memory, np.uint64, (size - DIGEST) // 8)
-    if memory[:8] != MAGIC or digest(body) != memory[size - DIGEST :]:
-        raise ValueError("its checksum is wrong")
+    check_paged(memory, MAGIC)
     length = int.from_bytes(memory[8:16], "little")
     about = json.loads(memory[16 : 16 + length])
     if about.pop("key") != key:
         raise ValueError("it is another entry's")
     code, data, entries = (about.pop(k) for k in ("code", "data", "entries"))
-    begin = -(-(16 + length) // PAGE) * PAGE
-    after = begin + -(-code // PAGE) * PAGE
+    begin = next_page(16 + length)
+    after = begin + next_page(code)
     _check_sizes(about, code, data, entries, size - DIGEST - after)
     weights = np.frombuffer(memory, np.uint8, data + SLACK, after)
     about |= {k: tuple(about[k]) for k in ("steps", "report", "sites", "sizes", "units", "works")}

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from time import monotonic, sleep
 from typing import Any, NoReturn
 
 import numpy as np
@@ -52,6 +53,8 @@ SPIN = 4000
 # Multiplications, or bytes written, of a run that is over before the GIL would have been handed on:
 # about two microseconds.
 TINY = 10_000
+# Seconds that the end of the program waits for runs of daemon threads, and between two looks.
+PATIENCE, BETWEEN_LOOKS = 1.0, 0.0002
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ def address(array: Array, byte: Any = ctypes.c_char, addressof: Any = ctypes.add
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.pthread_join.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    libc.pthread_tryjoin_np.argtypes = libc.pthread_join.argtypes
     return libc
 
 
@@ -138,8 +142,20 @@ class Crew:
                 f"a thread cannot be started: {os.strerror(error)}", fix="use fewer threads"
             )
 
+    def leave(self, until: float) -> bool:
+        """The program ends: send the workers home, unless a run goes on until that time. A daemon
+        thread may be in one, or begin one at any moment."""
+        threads, self.threads = [t for t in self.threads if t.value], []
+        while threads:
+            self.stop(self.context)
+            threads = [t for t in threads if _libc().pthread_tryjoin_np(t, None)]
+            if threads and monotonic() > until:
+                return False
+            sleep(BETWEEN_LOOKS)
+        return True
+
     def dismiss(self) -> None:
-        """Send the workers home, and wait until they have left the code."""
+        """Send the workers home, and wait until they have left the code. Between runs only."""
         threads, self.threads = [t for t in self.threads if t.value], []
         if threads:
             self.stop(self.context)
@@ -290,6 +306,12 @@ class CpuExecutable(Executable):
         """Whether runs from now on are counted; needs timed=True."""
         self._context[TIMES] = self._table if on else 0
 
+    def leave(self, until: float) -> None:
+        """The program ends. Where a run goes on, nothing of it is taken away: what the workers use
+        lives as long as they do."""
+        if self._crew is not None and not self._crew.leave(until):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
     def close(self) -> None:
         """Send the workers home; the next run calls new ones."""
         if self._crew is not None:
@@ -318,9 +340,10 @@ _living: weakref.WeakSet[CpuExecutable] = weakref.WeakSet()
 
 
 @atexit.register
-def _close_all() -> None:
+def _leave_all() -> None:
+    until = monotonic() + PATIENCE
     for executable in list(_living):
-        executable.close()
+        executable.leave(until)
 
 
 def _forget_all() -> None:

@@ -21,7 +21,7 @@ def _index(site: Site, value: int, limit: int) -> SanderlingError:
 
 
 def _access(site: Site, offset: int, size: int) -> SanderlingError:
-    """Of the checked build: see extents.py."""
+    """The error of an access that the checked build stopped (codegen/extents.py)."""
     said = f"{site['step']} {site['kind']}s {size} bytes at {offset} of {site['what']}"
     return DelegateError(said, where=site["op"], fix=REPORT)
 

@@ -24,11 +24,11 @@ from ..runtime.abi import ALWAYS, FOR_ASLEEP, FOR_AWAKE, HABITS, LINE, RUN, WAKE
 from .waiting import word
 
 SHARED, ALONE = 0, 1
-# Of the line RUN: when the last run ended and how long it took, in ticks; when this one began, the
-# address of its habits, in which manner it runs, and the one before did.
+# The words of the line RUN: when the last run ended and how long it took, in ticks; when this one
+# began, the address of its habits, in which manner it runs, and the one before did.
 ENDED, LASTED, BEGAN, HABIT, MANNER, BEFORE = range(6)
-# Of a line of habits: the usual ticks of a run in either manner (0: not known), which one is
-# preferred, runs since the last trial, between which two there is one, and runs of it to come.
+# The words of a line of habits: the usual ticks of a run in either manner (0: not known), which one
+# is preferred, runs since the last trial, between which two there is one, and runs of it to come.
 USUAL, PREFERRED, SINCE, EVERY, TRIAL = 0, 2, 3, 4, 5
 # Runs before the first trial, and the fewest and most between two.
 FIRST, FEWEST, MOST = 8, 32, 1024

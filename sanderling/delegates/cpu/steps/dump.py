@@ -20,6 +20,7 @@ from ....ir.graph import copy_graph
 from ....tables import aligned
 from ..dialect.chains import CHAIN, Chain
 from ..dialect.fused import FUSED, Fused
+from ..dialect.guards import GUARD
 from ..isa.targets import Target
 from ..runtime.abi import ARENA, FIRST_ARG
 
@@ -74,7 +75,7 @@ def _graph_text(graph: Graph) -> str:
 
 
 def _attr_text(name: str, value: object) -> object:
-    return str(value) if isinstance(value, Expr | Fused | Chain) or name == "guard" else value
+    return str(value) if isinstance(value, Expr | Fused | Chain) or name == GUARD else value
 
 
 def fused_text(op: Op) -> str:

@@ -6,7 +6,8 @@ is one hand-over instead of one for each. That pays where steps are small or hav
 the heads of a detector; a large step keeps all workers busy by itself.
 
 Steps need nothing of each other if none writes what another reads or writes. Memory tells that, not
-the graph: what lies in the same bytes of the arena one after the other must stay so.
+the graph: what lies in the same bytes of the arena one after the other must stay so. A variable is
+written by whoever is given it: an assignment and the ops that keep a state have it as an input.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 
-from ....ir import Tensor
+from ....ir import Op, Tensor
 from ..codegen.program import Phase, Program, Step, extent_of, row_bytes
-from ..kernels.control import guard_of
+from ..dialect.guards import guard_of
 from ..runtime import division
 from ..runtime.abi import ARENA
 from .estimates import nanoseconds
@@ -99,11 +100,15 @@ def works(program: Program) -> list[Work]:
             step,
             nanoseconds(step.op, program.target),
             _spans(program, step.op.inputs),
-            _spans(program, step.op.outputs),
+            _spans(program, [*step.op.outputs, *_variables(step.op)]),
             scratch if step.scratch else (),
         )
         for number, step in enumerate(program.steps)
     ]
+
+
+def _variables(op: Op) -> list[Tensor]:
+    return [t for t in op.inputs if t is not None and t.is_variable]
 
 
 def _spans(program: Program, tensors: Sequence[Tensor | None]) -> tuple[Span, ...]:

@@ -12,7 +12,6 @@ alive in the steps that use it: `free_from`.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,15 +19,12 @@ from dataclasses import dataclass, field
 from ....ir import Graph, Op, Tensor
 from ....runtime.arena import Item, plan
 from ..codegen.program import Place, extent_of, row_bytes
-from ..kernels.elementwise.maps import Map, lengthen
+from ..dialect.guards import Condition, guard_of
 from ..kernels.move.strided import Dim, collapse, offset_of
 from ..kernels.move.views import in_place, pairs_at, pitches, rescales
+from ..kernels.row import Shared
 from ..runtime.abi import ALIGN, ARENA, FIRST_ARG
 from ..table import row_of
-
-# A map whose rows are whole vectors computes every element once, so that it may overwrite what it
-# reads; of other rows the last vector reaches back. This many elements are whole on any target.
-WHOLE = 64
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ def is_free(op: Op, places: dict[Tensor, Place]) -> bool:
     if row_of(op).is_view:
         x = op.inputs[0]
         return x is not None and places.get(x) == places[op.outputs[0]]
-    if op.name in ("READ_VARIABLE", "cpu.MERGE"):
-        return all(places.get(t) == places[op.outputs[0]] for t in shared(op))
+    if found := row_of(op).lies_with(op):
+        return all(places.get(shared.tensor) == places[op.outputs[0]] for shared in found)
     if row_of(op).pairs is None:
         return False
     return all(in_place(op, pair, places) for pair in pairs_at(op, pitches(places)))
@@ -111,12 +107,6 @@ def shows(op: Op) -> Iterator[Alias]:
     for run in _runs(op):
         if not run.rows and run.length == run.y.nbytes:
             yield Alias(run.y, run.x, run.by - run.to)
-
-
-def shared(op: Op) -> list[Tensor]:
-    """What lies where the output lies, if it can: a variable, or the results of two branches."""
-    given = op.inputs[:1] if op.name == "READ_VARIABLE" else op.inputs[1:]
-    return [t for t in given if t is not None]
 
 
 def joins(op: Op) -> Iterator[Alias]:
@@ -140,7 +130,7 @@ def columns(op: Op) -> Iterator[Alias]:
 
 
 @dataclass(frozen=True)
-class Run:
+class ByteRun:
     """A pair of an op that is one run of bytes, or equal rows of them: output, offset, input,
     offset, bytes."""
 
@@ -152,16 +142,16 @@ class Run:
     rows: Dim | None
 
 
-def _runs(op: Op) -> Iterator[Run]:
+def _runs(op: Op) -> Iterator[ByteRun]:
     pairs = row_of(op).pairs
     for index, to, source, by in pairs(op) if pairs is not None else ():
         x = op.inputs[source] if isinstance(source, int) else None
         if x is None or x.is_constant or rescales(op, x) or to.size == 0:
             continue
-        walk = collapse(to, by)
-        if len(walk.dims) < 2:
-            rows = walk.dims[0] if walk.dims else None
-            yield Run(op.outputs[index], offset_of(to), x, offset_of(by), walk.run, rows)
+        traversal = collapse(to, by)
+        if len(traversal.dims) < 2:
+            rows = traversal.dims[0] if traversal.dims else None
+            yield ByteRun(op.outputs[index], offset_of(to), x, offset_of(by), traversal.run, rows)
 
 
 class _Planner:
@@ -192,10 +182,11 @@ class _Planner:
             for alias in columns(op):
                 self._put_rows(alias)
         for step, op in enumerate(self.part.ops):
-            if op.name == "READ_VARIABLE":
-                self._look_at(op, step)
-            elif op.name == "cpu.MERGE":
-                self._unite(op)
+            for tensor, condition in row_of(op).lies_with(op):
+                if condition is None:
+                    self._read_in_place(tensor, op.outputs[0], step)
+                elif self._is_within(tensor, condition):
+                    self._put(Alias(tensor, op.outputs[0], 0))
         for step, op in enumerate(self.part.ops):
             self._overwrite(op, step)
 
@@ -272,31 +263,25 @@ class _Planner:
 
     # -- state and branches -----------------------------------------------------------------------
 
-    def _look_at(self, op: Op, step: int) -> None:
+    def _read_in_place(self, variable: Tensor, y: Tensor, step: int) -> None:
         """Read a variable where it lies, if nobody looks at it once it is assigned."""
-        variable, y = op.operand(0), op.outputs[0]
         end = max(self.last[t] for t in self.block[y].members)
         later = self.part.ops[step : end + 1]
-        written = any(variable in o.inputs and o.name != "READ_VARIABLE" for o in later)
+        written = any(variable in o.inputs and not _reads_alone(o, variable) for o in later)
         if variable.dtype is y.dtype and not written:
             self._put(Alias(y, variable, 0))
 
-    def _unite(self, op: Op) -> None:
-        """Both branches write the result itself; not what came before them, nor a view of that."""
-        condition = op.operand(0)
-        for polarity, x in ((True, op.operand(1)), (False, op.operand(2))):
-            if all(self._is_within(t, (condition, polarity)) for t in self.block[x].members):
-                self._put(Alias(x, op.outputs[0], 0))
-
-    def _is_within(self, tensor: Tensor, guard: tuple[Tensor | None, bool]) -> bool:
-        made = tensor.producer
-        return made is not None and guard in made.attrs.get("guard", ())
+    def _is_within(self, tensor: Tensor, condition: Condition) -> bool:
+        """A branch writes it, and all that shares its bytes: not what came before the branch, nor a
+        view of that."""
+        makers = [t.producer for t in self.block[tensor].members]
+        return all(made is not None and condition in guard_of(made) for made in makers)
 
     # -- in place ---------------------------------------------------------------------------------
 
     def _overwrite(self, op: Op, step: int) -> None:
         """Let the result take the place of an input that is of no use afterwards."""
-        for x in _overwritable(op):
+        for x in row_of(op).overwrites(op):
             free = self._dies(x, op, step) and self._is_new(op.outputs[0], step)
             if free and self._put(Alias(op.outputs[0], x, 0)):
                 return
@@ -340,21 +325,6 @@ class _Planner:
         return (min(self.born[t] for t in block.members), max(self.last[t] for t in block.members))
 
 
-def _overwritable(op: Op) -> list[Tensor]:
-    """Inputs whose bytes the op may overwrite while it reads them."""
-    given = [t for t in op.inputs[:1] if t is not None]
-    if op.name == "cpu.MAP":
-        return _mapped(op)
-    if op.name == "cpu.LUT":
-        return [t for t in given if t.nbytes % WHOLE == 0]
-    return given if op.name in ("cpu.FLIP", "DYNAMIC_UPDATE_SLICE") else []
-
-
-def _mapped(op: Op) -> list[Tensor]:
-    """Operands of a map that go along with its result, element by element."""
-    m, y = lengthen(Map.of(op)), op.outputs[0]
-    if 0 in y.shape or not m.layout.sizes or m.layout.sizes[-1] % WHOLE:
-        return []
-    spread = {o.tensor for o in m.operands if math.prod(o.shape) != math.prod(y.shape)}
-    along = dict.fromkeys(o.tensor for o in m.operands)
-    return [t for t in along if t is not None and t not in spread and t.nbytes == y.nbytes]
+def _reads_alone(op: Op, variable: Tensor) -> bool:
+    """The op copies the variable and leaves it as it is."""
+    return Shared(variable) in row_of(op).lies_with(op)

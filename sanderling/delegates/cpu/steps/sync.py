@@ -28,8 +28,8 @@ import llvmlite.ir as ir
 
 from ..codegen.emit import I1, I8, I32, I64, PTR, VOID, Emitter, Value, plain
 from ..codegen.program import Phase, Program
+from ..dialect.guards import Guard, guard_of
 from ..isa.base import isa_of
-from ..kernels.control import Guard, guard_of
 from ..runtime.abi import (
     CHUNKS,
     CLAIM,
@@ -38,6 +38,7 @@ from ..runtime.abi import (
     FOR_ASLEEP,
     FOR_AWAKE,
     NAP,
+    STATE,
     STOP,
     WAKES,
     WORKERS,
@@ -45,7 +46,7 @@ from ..runtime.abi import (
 from .choice import SHARES, choose, learn
 from .pycall_code import emit_call
 from .ticks import Log, Times, emit_clock, teller
-from .waiting import announcer, of_worker, read_state, waiter, word
+from .waiting import announcer, of_worker, read_state, waiter, waker, word
 
 
 def emit_run(program: Program) -> None:
@@ -111,7 +112,7 @@ def _advance(program: Program) -> ir.Function:
 
 
 def _guard(program: Program, phase: Phase) -> Guard:
-    """That of all its steps."""
+    """The guard of a phase, which all its steps have."""
     return guard_of(program.steps[phase.steps[0]].op)
 
 
@@ -255,7 +256,7 @@ def _claim_all(e: Emitter, program: Program, given: tuple[Value, ...], done: Val
         e.b.branch(look)
         e.b.position_at_end(look)
         seen = e.b.load_atomic(claim, "monotonic", 8, typ=I64)
-        # Of an older state: none is taken. Of a newer one: this phase is over.
+        # In an older state none is taken; in a newer one this phase is over.
         old, new = (e.b.icmp_unsigned(o, e.b.lshr(seen, I64(16)), state) for o in ("<", ">"))
         taken = e.b.select(old, I64(0), e.b.and_(seen, I64(0xFFFF)))
         front, back = e.b.lshr(taken, I64(8)), e.b.and_(taken, I64(0xFF))
@@ -358,11 +359,17 @@ def _emit_serve(program: Program, toil: ir.Function) -> None:
 
 
 def _emit_stop(program: Program) -> None:
-    """stop(context): the workers leave `serve`. Between runs only."""
+    """stop(context): the workers leave `serve` when no run is on. While one is, the state is the
+    run's, and who sleeps is not told: ask again (executable.py, at the end of the program)."""
     stop = plain(ir.Function(program.module, ir.FunctionType(VOID, [PTR]), "stop"))
     e = Emitter(program.module, stop, program.target)
     (context,) = stop.args
     e.b.atomic_rmw("xchg", word(e, context, STOP), I32(1), "release")
-    state = e.b.add(read_state(e, context), I64(len(program.phases) + 1))
-    e.b.call(announcer(program), [context, state, I64(0), _workers(e, context)])
+    state = read_state(e, context)
+    with e.when(_is_idle(e, program, state)):
+        after = e.b.add(state, I64(len(program.phases) + 1))
+        place = word(e, context, STATE)
+        swapped = e.b.cmpxchg(place, state, after, "seq_cst", "monotonic")
+        with e.when(e.b.extract_value(swapped, 1)):
+            e.b.call(waker(program), [context, I64(0), _workers(e, context)])
     e.b.ret_void()

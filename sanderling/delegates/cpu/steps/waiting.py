@@ -22,6 +22,7 @@ from ..isa.base import isa_of
 from ..runtime.abi import (
     CORE,
     CREW,
+    KEPT_OFF,
     LIMITS,
     MOST_SPINS,
     NAP,
@@ -156,7 +157,12 @@ def _sleep(e: Emitter, context: Value, worker: Value, old: Value) -> None:
     """NAP is set before the state is looked at, and who changes the state does so before it looks
     at NAP: one of the two sees the other."""
     nap = of_worker(e, context, worker, NAP)
-    with_system(e, context, lambda system: _say_where(e, system, nap))
+    caller = e.b.icmp_signed("==", worker, I64(0))
+    with e.b.if_else(caller) as (silent, open_):
+        with silent:
+            e.store(I32(-1), e.at(nap, CORE - NAP, I32), 4)
+        with open_:
+            with_system(e, context, lambda system: _say_where(e, system, nap))
     e.b.atomic_rmw("xchg", nap, I32(1), "seq_cst")
     with e.when(e.b.icmp_signed("==", read_state(e, context, "seq_cst"), old)):
         with_system(e, context, lambda system: system.wait(nap))
@@ -184,11 +190,22 @@ def _set_limit(e: Emitter, context: Value, limit: Value, value: Value) -> None:
 
 def announcer(program: Program) -> ir.Function:
     """announce(context, state, first, last): change the state, and wake those of these workers who
-    sleep. A worker that was woken and has no core yet is not woken again."""
+    sleep."""
 
     def build(e: Emitter) -> None:
         context, state, first, last = e.args
         e.b.atomic_rmw("xchg", word(e, context, STATE), state, "seq_cst")
+        e.b.call(waker(program), [context, first, last])
+
+    return program.function("announce", [PTR, I64, I64, I64], build, trusted=True)
+
+
+def waker(program: Program) -> ir.Function:
+    """wake(context, first, last): those of these workers who sleep. A worker that was woken and has
+    no core yet is not woken again."""
+
+    def build(e: Emitter) -> None:
+        context, first, last = e.args
         with e.loop(first, last) as worker:
             nap = of_worker(e, context, worker, NAP)
             asleep = e.b.load_atomic(nap, "seq_cst", 4, typ=I32)
@@ -197,7 +214,7 @@ def announcer(program: Program) -> ir.Function:
                 with e.when(e.b.icmp_signed("!=", before, I32(0))):
                     e.b.call(_rouser(program), [context, nap])
 
-    return program.function("announce", [PTR, I64, I64, I64], build, trusted=True)
+    return program.function("wake", [PTR, I64, I64], build, trusted=True)
 
 
 def _rouser(program: Program) -> ir.Function:
@@ -215,14 +232,18 @@ def _rouser(program: Program) -> ir.Function:
 def _rouse(e: Emitter, system: _System, nap: Value, room: tuple[Value, Value]) -> None:
     cpus, mine = room
     core = e.load(e.at(nap, CORE - NAP, I32), I32, 4)
-    names = ("here", "apart", "plain", "done")
-    here, apart, plain, done = map(e.function.append_basic_block, names)
+    kept_off = e.at(nap, KEPT_OFF - NAP, I32)
+    names = ("here", "first", "apart", "back", "plain", "done")
+    here, first, apart, back, plain, done = map(e.function.append_basic_block, names)
     e.b.cbranch(e.b.icmp_signed("==", system.core(mine), core), here, plain)
     e.b.position_at_end(here)
+    others = e.b.atomic_rmw("xchg", kept_off, I32(1), "acquire")
+    e.b.cbranch(e.b.icmp_signed("==", others, I32(0)), first, plain)
+    e.b.position_at_end(first)
     thread = e.load(e.at(nap, THREAD - NAP, I32), I64, 8)
     # With signs: a system that refuses to say (-1), or has more CPUs than the set, is left alone.
     size, index = system.allowed(thread, cpus), e.b.zext(e.b.lshr(core, I32(3)), I64)
-    e.b.cbranch(e.b.icmp_signed("<", index, size), apart, plain)
+    e.b.cbranch(e.b.icmp_signed("<", index, size), apart, back)
     e.b.position_at_end(apart)
     byte = e.at(cpus, index, I8)
     before = e.load(byte, I8)
@@ -232,7 +253,11 @@ def _rouse(e: Emitter, system: _System, nap: Value, room: tuple[Value, Value]) -
     system.wake(nap)
     e.store(before, byte)
     system.allow(thread, cpus, size)
+    e.b.atomic_rmw("xchg", kept_off, I32(0), "release")
     e.b.branch(done)
+    e.b.position_at_end(back)
+    e.b.atomic_rmw("xchg", kept_off, I32(0), "release")
+    e.b.branch(plain)
     e.b.position_at_end(plain)
     system.wake(nap)
     e.b.branch(done)

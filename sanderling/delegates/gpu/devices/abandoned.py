@@ -16,7 +16,7 @@ IsOver = Callable[[], bool]  # whether the device has finished; it does not wait
 
 
 class Abandoned:
-    """Of one device. held: objects, and how to ask whether they are still in use."""
+    """What one device may still use. held: objects, and how to ask whether they are in use."""
 
     def __init__(self) -> None:
         self.held: list[tuple[list[object], IsOver]] = []

@@ -74,7 +74,8 @@ class Device(ABC):
 
     offers: Offers
     dialect: type
-    is_lost: bool = False  # a run did not end: whatever is asked of it from then on fails at once
+    # A run did not end, or took others' work with it: whatever is asked from then on fails at once.
+    is_lost: bool = False
 
     @abstractmethod
     def allocate(self, nbytes: int, storage: Storage = BUFFER) -> Any:
@@ -148,9 +149,9 @@ class Device(ABC):
         """Programs from what binaries() gave."""
         raise NotImplementedError
 
-    def share(self, data: Array) -> Any | None:
-        """Memory that is this array's own, for programs to read. Default None: the device has no
-        part in the host's."""
+    def share(self, data: Array, rewritten: bool = False) -> Any | None:
+        """Memory that is this array's own, for programs to read. rewritten: by the host, between
+        runs. Default None: the device has no part in the host's."""
         return None
 
     def give(self, memory: Any) -> None:  # noqa: B027

@@ -56,7 +56,7 @@ def kernel_at(source: str, log: str) -> str:
 
 def lost(device: str) -> DelegateError:
     return DelegateError(
-        f"{device} was given up after a run that did not end",
+        f"{device} was given up after a run that did not end or failed",
         where=WHERE,
         fix=f"restart the program, or {ANOTHER}",
     )

@@ -11,7 +11,7 @@ BACKENDS = {"opencl": "pyopencl", "webgpu": "wgpu"}
 
 
 def devices(backend: str | None = None, number: int | None = None) -> tuple[Device, ...]:
-    """Those of one interface, or of all whose packages are installed.
+    """The devices of one interface, or of all whose packages are installed.
 
     number: the one that is wanted. Interfaces behind it are not asked: that takes time.
     """

@@ -7,12 +7,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from ....errors import FallbackWarning
 from ....forks import renews
 from ....ir import Array
 from ....processors import usable_cpu_count
@@ -28,6 +29,8 @@ from .pocl import check_room, name_the_processor
 
 # Bytes that an array must begin on to be shared: kernels read vectors element by element.
 SHARED_ALIGNMENT = 16
+# Where else drivers use the host's memory itself: from the start of a page on, whole cache lines.
+PAGE, LINE = 4096, 64
 # Between two looks at a queue that somebody waits for: nothing at first, for a sleep is no shorter
 # than a small model; then a share of what has passed, and at most.
 AWAKE, LOOK_SHARE, LOOK_SECONDS = 0.0005, 0.02, 0.005
@@ -51,17 +54,32 @@ def _silence(remarks: type[Warning]) -> None:
 
 @cache
 def devices() -> tuple[OpenClDevice, ...]:
-    """Those of this machine, GPUs before others."""
-    cl = opencl()
+    """The OpenCL devices of this machine, GPUs before others."""
+    cl, found = opencl(), list[OpenClDevice]()
     try:
         platforms = cl.get_platforms()
-    except cl.LogicError:
+    except cl.Error:
         return ()
-    found = [d for platform in platforms for d in platform.get_devices()]
-    for device in found:
-        name_the_processor(device)
-    found.sort(key=lambda d: bool(d.type & cl.device_type.CPU))
-    return tuple(OpenClDevice(cl, d) for d in found)
+    for platform in platforms:
+        with _leaving_out(cl, platform):
+            for device in platform.get_devices():
+                name_the_processor(device)
+                found.append(OpenClDevice(cl, device))
+    found.sort(key=lambda d: bool(d.device.type & cl.device_type.CPU))
+    return tuple(found)
+
+
+@contextmanager
+def _leaving_out(cl: Any, platform: Any) -> Iterator[None]:
+    """A driver that fails where it is only asked costs no devices of others."""
+    try:
+        yield
+    except cl.Error as error:
+        name = ""
+        with suppress(cl.Error):
+            name = f" '{platform.name.strip()}'"
+        said = f"an OpenCL driver{name} is left out, since it fails: {error}"
+        warnings.warn(said, FallbackWarning, stacklevel=4)
 
 
 def _subgroups(device: Any) -> tuple[int, int] | None:
@@ -196,10 +214,12 @@ class OpenClDevice(Device):
         wide = {"f32": kinds.FLOAT, "f16": kinds.HALF_FLOAT, "i32": kinds.SIGNED_INT32}
         return self.cl.ImageFormat(self.cl.channel_order.RGBA, wide[storage.element])
 
-    def share(self, data: Array) -> Any | None:
+    def share(self, data: Array, rewritten: bool = False) -> Any | None:
         """The buffer keeps the array. None where the driver would copy it, or cannot have it."""
         usable = data.nbytes and data.flags.writeable and data.ctypes.data % SHARED_ALIGNMENT == 0
         if not (self.offers.shares_memory and usable):
+            return None
+        if rewritten and not self._uses_itself(data):
             return None
         flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.USE_HOST_PTR
         try:
@@ -207,12 +227,18 @@ class OpenClDevice(Device):
         except self.cl.Error:
             return None
 
+    def _uses_itself(self, data: Array) -> bool:
+        """Whether kernels read the array where it is. A driver that keeps a copy may put that back
+        over what the host wrote since."""
+        whole = data.ctypes.data % PAGE == 0 and data.nbytes % LINE == 0
+        return whole or "PoCL" in self.offers.platform
+
     def give(self, memory: Any) -> None:
         """Shared memory is the host's between a map and its end, which is when caches are seen
-        to; where they are one, this is two calls."""
+        to; where they are one, this is two calls. What the device has of it is worth nothing."""
         with self._failing("does not hand over its memory"):
-            queue = self.queue
-            mapped, _ = self._mapped(queue, memory, self.cl.map_flags.WRITE, memory.size)
+            queue, flags = self.queue, self.cl.map_flags.WRITE_INVALIDATE_REGION
+            mapped, _ = self._mapped(queue, memory, flags, memory.size)
             mapped.base.release(queue)
 
     def _mapped(self, queue: Any, memory: Any, flags: int, nbytes: int) -> tuple[Any, Any]:
@@ -267,7 +293,8 @@ class OpenClDevice(Device):
         self.abandoned.release()
 
     def _end_of_now(self) -> IsOver:
-        """Of all that was enqueued by now. A driver that cannot be asked never comes to it."""
+        """How to ask whether all that was enqueued by now is done. A driver that cannot be asked is
+        taken for one that never is."""
         if self._is_foreign:
             return lambda: False
         cl, queues = self.cl, [queue for queue in (self._queue, self._timed_queue) if queue]
@@ -289,8 +316,11 @@ class OpenClDevice(Device):
             return list(pool.map(partial(self._build, context), sources))
 
     def _build(self, context: Any, source: str) -> Any:
+        """Without the folder of pyopencl's own, which it keeps for some drivers: what is to be kept
+        is in ours, and a process that was ended in there makes all others wait for its lock."""
+        program = self.cl.Program(context, source)
         try:
-            return self.cl.Program(context, source).build(options=["-cl-std=CL1.2"])
+            return program.build(options=["-cl-std=CL1.2"], cache_dir=False)
         except self.cl.Error as error:
             raise build_failure(self.offers.name, source, error) from error
 

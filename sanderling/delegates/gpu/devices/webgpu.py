@@ -52,8 +52,8 @@ def webgpu() -> Any:
 
 @cache
 def devices() -> tuple[WebGpuDevice, ...]:
-    """Those of this machine, GPUs before others. Interfaces that only imitate WebGPU's own, such as
-    OpenGL, are left out."""
+    """The WebGPU devices of this machine, GPUs before others. Interfaces that only imitate
+    WebGPU's own, such as OpenGL, are left out."""
     wgpu = webgpu()
     with suppress(Exception):  # somebody else uses the package in this process already
         from wgpu.backends.wgpu_native.extras import set_instance_extras
@@ -263,10 +263,13 @@ class WebGpuDevice(Device):
         self._check(call, written, group)
         with self._using(f"has no kernel {call.kernel}") as device:
             entries = [
-                {"binding": i, "visibility": self.wgpu.ShaderStage.COMPUTE, "buffer": {
-                    "type": "storage" if is_written else "read-only-storage"}}
+                {
+                    "binding": i,
+                    "visibility": self.wgpu.ShaderStage.COMPUTE,
+                    "buffer": {"type": "storage" if is_written else "read-only-storage"},
+                }
                 for i, is_written in enumerate(written)
-            ]  # fmt: skip
+            ]
             layout = device.create_bind_group_layout(entries=entries)
             bound = [
                 {"binding": i, "resource": {"buffer": m, "offset": 0, "size": m.size}}
@@ -295,18 +298,28 @@ class WebGpuDevice(Device):
             )
 
     def _pipeline(
-        self, device: Any, program: Module, kernel: str, layout: Any, group: Sequence[int],
+        self,
+        device: Any,
+        program: Module,
+        kernel: str,
+        layout: Any,
+        group: Sequence[int],
         first: Sequence[int],
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         key = (kernel, *group, *first)
         if key not in program.pipelines:
             program.pipelines[key] = self._compiled(device, program, kernel, layout, group, first)
         return program.pipelines[key]
 
     def _compiled(
-        self, device: Any, program: Module, kernel: str, layout: Any, group: Sequence[int],
+        self,
+        device: Any,
+        program: Module,
+        kernel: str,
+        layout: Any,
+        group: Sequence[int],
         first: Sequence[int],
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         constants = {f"group_{a}": n for a, n in zip("xyz", group, strict=True)}
         constants |= {f"first_{a}": n for a, n in zip("xyz", first, strict=True)}
         try:
@@ -325,12 +338,17 @@ class WebGpuDevice(Device):
             self._work.append(work)
 
     def _submit(self, device: Any) -> None:
-        """All that was collected since the last time."""
+        """All that was collected since the last time, of all threads. What fails takes the rest
+        with it, and their memory would still answer them with what an earlier run left there."""
         with self._adding:
             work, self._work = self._work, []
-        for kind, pieces in groupby(work, type):
-            submit = self._submit_launches if kind is Launch else self._submit_writes
-            submit(device, pieces)
+        try:
+            for kind, pieces in groupby(work, type):
+                submit = self._submit_launches if kind is Launch else self._submit_writes
+                submit(device, pieces)
+        except BaseException:
+            self.is_lost = True
+            raise
 
     def _submit_writes(self, device: Any, writes: Iterable[Any]) -> None:
         for each in writes:

@@ -201,9 +201,9 @@ class Wgsl:
             own = self.type(argument.storage.kind, 1)
             return f"{name}[{index}] = {self._converted(text, own, element)};"
         word, shift, bits = self._part(element, index)
-        number = f"halves(vec2<f32>(f32({text}), 0.0))" if element == "f16" else (
-            f"bitcast<u32>({text})"
-        )  # fmt: skip
+        number = (
+            f"halves(vec2<f32>(f32({text}), 0.0))" if element == "f16" else f"bitcast<u32>({text})"
+        )
         mask = f"{(1 << bits) - 1}u"
         return (
             f"atomicAnd(&{name}[{word}], ~({mask} << {shift})); "
@@ -245,6 +245,6 @@ class Wgsl:
 
 
 def arguments_of(source: str, kernel: str) -> list[bool]:
-    """Of each argument of a kernel of this program, whether it is written."""
+    """Whether each argument of a kernel of this program is written."""
     found = re.findall(rf"var<storage, (\w+)> [a-z]+_\d+_{kernel}: ", source)
     return [access == "read_write" for access in found]

@@ -13,6 +13,7 @@ from ....ops.base import attr
 from .. import layout
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
+from .reduce import narrowed, wide
 from .row import Row, need_constant
 
 
@@ -89,7 +90,7 @@ def emit_cumsum(w: Writer, node: Node) -> None:
             _sum_row(s, node, x, at)
             return
         *at, slice_ = s.each_vector((*shape[:axis], *shape[axis + 1 :]))
-        sums = Sums(s, node, 4, x.kind)
+        sums = Sums(s, node, 4, x)
         with s.k.loop(0, shape[axis]) as i:
             place = _put_in(at, axis, _step(node, i, shape[axis]))
             s.put(place, slice_, sums.add(x.at(place, slice_)))
@@ -97,7 +98,7 @@ def emit_cumsum(w: Writer, node: Node) -> None:
 
 def _sum_row(s: StepWriter, node: Node, x: View, at: Sequence[Value]) -> None:
     """Vectors in order; the sum goes from lane to lane."""
-    k, sums = s.k, Sums(s, node, 1, x.kind)
+    k, sums = s.k, Sums(s, node, 1, x)
     order = range(3, -1, -1) if attr(node.op, "reverse") else range(4)
     with k.loop(0, x.slices) as i:
         slice_ = k.let(_step(node, i, x.slices))
@@ -111,9 +112,10 @@ def _step(node: Node, i: Value, extent: int) -> Value:
 
 
 class Sums:
-    """A running sum."""
+    """A running sum, of floats in 32 bits. x: of whose elements."""
 
-    def __init__(self, s: StepWriter, node: Node, lanes: int, kind: str) -> None:
+    def __init__(self, s: StepWriter, node: Node, lanes: int, x: View) -> None:
+        kind = wide(x)
         self._k, self._total = s.k, s.k.var(s.k.value(0, kind).splat(lanes), "a")
         self._exclusive = bool(attr(node.op, "exclusive"))
 
@@ -122,7 +124,7 @@ class Sums:
         value = self._k.let(x)
         before = self._k.var(self._total, "c")
         self._k.assign(self._total, self._total + value)
-        return before if self._exclusive else self._k.var(self._total, "c")
+        return narrowed(self._k, before if self._exclusive else self._k.var(self._total, "c"))
 
 
 AXIS = need_constant(1)

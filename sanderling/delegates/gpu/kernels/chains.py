@@ -30,6 +30,21 @@ def fully_connected_as_matmul(op: Op) -> list[Op] | None:
     ]
 
 
+# Tensors that an op of many reads in one kernel: with the result, as many as any device takes.
+MOST_READ = 7
+
+
+def few_added_at_once(op: Op) -> list[Op] | None:
+    """Sums of some, and theirs, where there are more than one kernel reads."""
+    if len(op.inputs) <= MOST_READ:
+        return None
+    out, chain = op.outputs[0], list[Op]()
+    for first in range(0, len(op.inputs), MOST_READ):
+        total = Tensor(f"{out.name}/{first}", out.dtype, out.shape)
+        chain.append(Op("ADD_N", op.inputs[first : first + MOST_READ], [total]))
+    return [*chain, Op("ADD_N", [made.outputs[0] for made in chain], [out])]
+
+
 def select_as_select_v2(op: Op) -> list[Op] | None:
     """A condition of one dimension chooses whole rows; None if it has as many as the operands."""
     condition, yes, no = (op.operand(i) for i in range(3))

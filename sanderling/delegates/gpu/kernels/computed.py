@@ -89,10 +89,15 @@ def emit_conv(w: Writer, node: Node) -> None:
 def emit_transposed(w: Writer, node: Node) -> None:
     op, shape = node.op, node.output.shape
     y, x = (
-        axis(op, str(attr(op, "padding")), shape[1 + i], op.operand(1).shape[1 + i],
-             int(attr(op, f"stride_{letter}")))
+        axis(
+            op,
+            str(attr(op, "padding")),
+            shape[1 + i],
+            op.operand(1).shape[1 + i],
+            int(attr(op, f"stride_{letter}")),
+        )
         for i, letter in enumerate("hw")
-    )  # fmt: skip
+    )
     _emit_full(w, node, 2, 3, lambda s: (_back(s, y), _back(s, x)))
 
 

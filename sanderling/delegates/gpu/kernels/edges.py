@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....ops.geometry import Axis
-from ..language import Kernel, Value
+from ..language import KernelText, Value
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class Edges:
 
     def full(self, block: int) -> range:
         """Taps that lie inside for all points of a block; they are neighbours."""
-        every = [
-            n for n in range(self.axis.taps) if self.points(block, n) == range(self.rows)
-        ]  # fmt: skip
+        every = [n for n in range(self.axis.taps) if self.points(block, n) == range(self.rows)]
         return range(every[0], every[-1] + 1) if every else range(0)
 
     def partial(self, block: int) -> Iterator[tuple[int, range]]:
@@ -58,7 +56,7 @@ class Edges:
             if points and points != range(self.rows):
                 yield tap, points
 
-    def bound(self, k: Kernel, block: Value, end: bool) -> Value:
+    def bound(self, k: KernelText, block: Value, end: bool) -> Value:
         """Where the taps that lie inside for all points of a block begin, or where they end."""
         found = k.value(self.axis.taps if end else 0)
         for number in self.outer:

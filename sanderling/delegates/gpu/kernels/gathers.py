@@ -1,7 +1,7 @@
 """Operators that look elements up by their indices.
 
 An index that a run computes and that leaves the input gives NaN: a device cannot stop and tell. So
-whole numbers, which have no NaN, are looked up by constant indices only.
+whole numbers and codes, which have no NaN, are looked up by constant indices only.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def _refuses_indices(data: int, indices: int) -> Callable[[Op], str | None]:
         if found is not None:
             return None if _fit(op, data, indices) else "an index leaves its input"
         out = op.outputs[0]
-        whole = out.dtype in layout.WHOLE and not is_codes(out)
-        return "indices of whole numbers must be constant" if whole else None
+        if is_codes(out) or out.dtype in layout.WHOLE:
+            return "indices of whole numbers must be constant"
+        return None
 
     return refuses
 

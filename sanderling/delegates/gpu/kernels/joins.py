@@ -11,6 +11,7 @@ from ....ops.base import attr
 from .. import layout
 from ..language import Value
 from ..steps import Node, Writer
+from .chains import MOST_READ
 from .products import activate
 from .row import Row
 
@@ -46,6 +47,29 @@ def emit_concatenation(w: Writer, node: Node) -> None:
         s.put(at, slice_, activate(s, node.op, k.join(found)))
 
 
+def _along_channels(op: Op) -> list[Tensor]:
+    """The parts of a concatenation whose slices hold channels of several of them."""
+    shape = layout.dims(op.outputs[0].shape)
+    tensors = [t for t in op.inputs if t is not None]
+    parts = [t for t in tensors if prod(t.shape)]
+    last = int(attr(op, "axis")) % len(shape) == len(shape) - 1
+    return parts if last and any(layout.dims(t.shape)[-1] % 4 for t in parts[:-1]) else []
+
+
+def few_at_once(op: Op) -> list[Op] | None:
+    """Groups of neighbours, and those joined, where there are more than one kernel reads."""
+    parts, out = _along_channels(op), op.outputs[0]
+    if len(parts) <= MOST_READ:
+        return None
+    chain, joined = list[Op](), list[Tensor]()
+    for first in range(0, len(parts), MOST_READ):
+        group = parts[first : first + MOST_READ]
+        shape = (*out.shape[:-1], sum(t.shape[-1] for t in group))
+        joined.append(Tensor(f"{out.name}/{first}", out.dtype, shape, quant=out.quant))
+        chain.append(Op("CONCATENATION", list(group), joined[-1:], {"axis": -1}))
+    return [*chain, Op("CONCATENATION", list(joined), [out], {**op.attrs, "axis": -1})]
+
+
 def _emit_part(w: Writer, node: Node, tensor: Tensor, axis: int, start: int) -> None:
     shape = layout.dims(tensor.shape)
     with w.kernel("concatenation", node) as s:
@@ -69,6 +93,6 @@ def pack_as_concatenation(op: Op) -> list[Op]:
 
 
 KERNELS = {
-    "CONCATENATION": Row(emit_concatenation),
+    "CONCATENATION": Row(emit_concatenation, becomes=few_at_once),
     "PACK": Row.made_of(pack_as_concatenation),
 }

@@ -19,7 +19,7 @@ from ....ops.fixed import ACTIVATION_BOUNDS
 from ....ops.lstm import ONE_CELL
 from ....ops.lstm_cell import CELL, FORGET, INPUT, OUTPUT
 from .. import layout
-from ..language import Value
+from ..language import FLOAT, REAL, Value
 from ..passes.float_view import CELL_CODES, CellCodes
 from ..passes.stored import is_codes
 from ..render import render_value
@@ -67,7 +67,7 @@ class Cell:
         return found
 
     def values(self, place: int | None) -> Array | None:
-        """Of a constant operand; None where the model leaves it out."""
+        """The values of a constant operand; None where the model leaves it out."""
         tensor = None if place is None else self.op.input(place)
         return None if tensor is None else np.asarray(tensor.values, np.float32)
 
@@ -150,9 +150,14 @@ def _columns(weights: Array) -> Array:
 
 
 def _add_product(
-    s: StepWriter, total: Value, x: View, at: Sequence[Value], packed: Array, gate: Value,
+    s: StepWriter,
+    total: Value,
+    x: View,
+    at: Sequence[Value],
+    packed: Array,
+    gate: Value,
     column: Value,
-) -> None:  # fmt: skip
+) -> None:
     """A row times a column of weights [gates, in, out]. What lies behind a row's last element is
     not read."""
     k, depth = s.k, packed.shape[1]
@@ -165,9 +170,15 @@ def _add_product(
 
 
 def _add_lanes(
-    s: StepWriter, total: Value, x: Value, kept: View, gate: Value, row: Value, column: Value,
+    s: StepWriter,
+    total: Value,
+    x: Value,
+    kept: View,
+    gate: Value,
+    row: Value,
+    column: Value,
     lanes: int,
-) -> None:  # fmt: skip
+) -> None:
     for lane in range(lanes):
         weight = kept.at([gate, row + lane], column)
         s.k.assign(total, s.k.fma(x.lane(lane).splat(4), weight, total))
@@ -180,9 +191,14 @@ class Gates:
     take few."""
 
     def __init__(
-        self, s: StepWriter, cell: Cell, which: Sequence[int], sums: View, memory: View,
+        self,
+        s: StepWriter,
+        cell: Cell,
+        which: Sequence[int],
+        sums: View,
+        memory: View,
         batch: Value,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.s, self.cell, self.sums, self.memory, self.batch = s, cell, sums, memory, batch
         places = [p for gate in which for p in self._places(gate) if p is not None]
         self._rows = {place: number for number, place in enumerate(places)}
@@ -190,7 +206,7 @@ class Gates:
         self._table = s.weights(layout.pack(np.stack(found))) if found else None
 
     def _places(self, gate: int) -> list[int | None]:
-        """Of the vectors that the gate has."""
+        """The places of the vectors that the gate has among the operands."""
         norm, peephole = ONE_CELL.norm_of(gate), ONE_CELL.peephole(gate)
         places = [norm, ONE_CELL.bias(gate) if self.cell.has_norm else None, peephole]
         return [p for p in places if self.cell.values(p) is not None]
@@ -209,7 +225,8 @@ class Gates:
         if scale is None or start is None:
             return total
         k, (mean, inverse) = self.s.k, self._moments(gate)
-        return k.let((total - mean) * inverse * scale + start)
+        moved = k.cast((k.cast(total, REAL) - mean) * inverse, FLOAT)
+        return k.let(moved * scale + start)
 
     def _raw(self, gate: int, column: Value) -> Value:
         k, number = self.s.k, self.cell.gates.index(gate)
@@ -227,11 +244,12 @@ class Gates:
         return mean, k.let(k.call("rsqrt", variance + EPSILON)).splat(4)
 
     def _sum(self, gate: int, mean: Value | None) -> Value:
-        """Of the gate's sums, or of the squares of what they differ from their mean."""
+        """The sum of the gate's sums, or of the squares of what they differ from their mean; in 32
+        bits."""
         k = self.s.k
-        total = k.var(k.zero(), "a")
+        total = k.var(k.zero(kind=REAL), "a")
         with k.loop(0, self.cell.slices, hint="c") as c:
-            x = self._raw(gate, c)
+            x = k.let(k.cast(self._raw(gate, c), REAL))
             x = x if mean is None else k.let(x - mean)
             term = x if mean is None else k.let(x * x)
             k.assign(total, total + self.s.valid(c, term, self.cell.cells))
@@ -374,7 +392,7 @@ def _emit_projection(
 
 
 def refuses_lstm(op: Op) -> str | None:
-    """Of a cell that is not the basic one."""
+    """Why a cell that is not the basic one has no kernel."""
     states = {ONE_CELL.state, ONE_CELL.state + 1}
     for place, tensor in enumerate(op.inputs):
         if place and place not in states and tensor is not None and not tensor.is_constant:
@@ -385,7 +403,8 @@ def refuses_lstm(op: Op) -> str | None:
 
 
 def _refuses_codes(op: Op) -> Iterator[str]:
-    """Of 8-bit cells those with 16-bit gates, whose options a float can follow."""
+    """Why 8-bit cells have no kernel: all but those with 16-bit gates, whose options a float can
+    follow."""
     norm = ONE_CELL.norm_of(OUTPUT) or 0
     if len(op.intermediates) != 5:
         yield "the 8-bit cell with 12 scales has no kernel"

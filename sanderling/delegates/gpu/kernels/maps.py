@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..expressions import ELEMENTWISE
 from ..steps import Node, Writer
-from .chains import select_as_select_v2
+from .chains import few_added_at_once, select_as_select_v2
 from .row import Row
 
 
@@ -18,5 +18,6 @@ def emit(w: Writer, node: Node) -> None:
 
 KERNELS = {
     **dict.fromkeys(sorted(ELEMENTWISE), Row(emit)),
+    "ADD_N": Row(emit, becomes=few_added_at_once),
     "SELECT": Row(emit, becomes=select_as_select_v2),
 }

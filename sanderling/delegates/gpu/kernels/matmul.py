@@ -11,7 +11,7 @@ from ....ir import DType, Op, Tensor
 from ....ops.base import attr
 from ..language import Value
 from ..steps import Node, StepWriter, View, Writer
-from .moves import Walk, emit_move
+from .moves import CoordinateMap, emit_move
 from .products import Product, Weights, add_lines, block_of, emit_product
 from .row import Row
 from .tiles import choose_tile
@@ -37,10 +37,10 @@ def _transposed(w: Writer, node: Node, source: Tensor) -> Tensor:
     *outer, rows, columns = source.shape
     made = w.temporary(f"{source.name}/transposed", (*outer, columns, rows))
     order = [*range(len(outer)), len(outer) + 1, len(outer)]
-    dims = [Walk(0, tuple(int(axis == i) for i in order)) for axis in range(len(order))]
+    dims = [CoordinateMap(0, tuple(int(axis == i) for i in order)) for axis in range(len(order))]
 
     def whence(s: StepWriter, at: Sequence[Value]) -> Sequence[Value]:
-        return [walk.at(s, at) for walk in dims]
+        return [each.at(s, at) for each in dims]
 
     emit_move(w, Node(node.op, [made]), source, whence, False, name="transpose")
     return made

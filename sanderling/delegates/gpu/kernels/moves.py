@@ -29,9 +29,15 @@ class Outside:
 
 
 def emit_move(
-    w: Writer, node: Node, source: Tensor, whence: Whence, vectors: bool, place: int = 0,
-    name: str = "move", outside: Outside | None = None,
-) -> None:  # fmt: skip
+    w: Writer,
+    node: Node,
+    source: Tensor,
+    whence: Whence,
+    vectors: bool,
+    place: int = 0,
+    name: str = "move",
+    outside: Outside | None = None,
+) -> None:
     """vectors: four neighbours in the result are four neighbours in the source. place: of the
     output."""
     shape = layout.dims(node.outputs[place].shape)
@@ -48,9 +54,14 @@ def emit_move(
 
 
 def _read(
-    s: StepWriter, x: View, dims: Collection[int] | None, other: Value | None,
-    outer: Sequence[Value], last: Value, vectors: bool,
-) -> Value:  # fmt: skip
+    s: StepWriter,
+    x: View,
+    dims: Collection[int] | None,
+    other: Value | None,
+    outer: Sequence[Value],
+    last: Value,
+    vectors: bool,
+) -> Value:
     """A vector, or an element; the filling where a coordinate leaves the source."""
     k = s.k
     tests: list[Value] = []
@@ -67,9 +78,13 @@ def _read(
 
 
 def element_by_element(
-    s: StepWriter, shape: Sequence[int], at: Sequence[Value], slice_: Value, whence: Whence,
+    s: StepWriter,
+    shape: Sequence[int],
+    at: Sequence[Value],
+    slice_: Value,
+    whence: Whence,
     read: Callable[[Sequence[Value], Value, bool], Value],
-) -> Value:  # fmt: skip
+) -> Value:
     """A vector whose elements come from different places. Those beyond the last are any."""
     found = []
     for place in s.lane_places(shape, at, slice_):
@@ -106,11 +121,11 @@ def _emit_copy(w: Writer, node: Node, source: Tensor) -> None:
         s.put(at, slice_, x.load(y.index(at, slice_)))
 
 
-# -- those that walk over the input in steps ------------------------------------------------------
+# -- moves whose coordinates grow in equal steps --------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Walk:
+class CoordinateMap:
     """How a coordinate of the source grows: start + the sum of step[i] * coordinate i of the
     result."""
 
@@ -124,21 +139,21 @@ class Walk:
         return found
 
 
-def walks(op: Op, data: int) -> list[list[Walk]]:
-    """For each output, a walk for each dimension of the input `data`: what the operator's own
+def coordinate_maps(op: Op, data: int) -> list[list[CoordinateMap]]:
+    """For each output, a map for each dimension of the input `data`: what the operator's own
     definition makes of an array that holds the coordinate."""
     shape = op.operand(data).shape
-    found: list[list[Walk]] = [[] for _ in op.outputs]
+    found: list[list[CoordinateMap]] = [[] for _ in op.outputs]
     for axis, extent in enumerate(shape):
         line: Array = np.arange(extent).reshape([-1 if i == axis else 1 for i in range(len(shape))])
         given = [None if t is None or i == data else t.data for i, t in enumerate(op.inputs)]
         given[data] = np.broadcast_to(line, shape)
         for own, result in zip(found, as_list(OPS[op.name].evaluate(op, given)), strict=True):
-            own.append(_walk_of(result))
+            own.append(_coordinate_map(result))
     return found
 
 
-def _walk_of(result: Array) -> Walk:
+def _coordinate_map(result: Array) -> CoordinateMap:
     """From the first element and its neighbours in every dimension."""
     first = int(result[(0,) * result.ndim])
     units = np.eye(result.ndim, dtype=int)
@@ -146,38 +161,40 @@ def _walk_of(result: Array) -> Walk:
         int(result[tuple(unit)]) - first if extent > 1 else 0
         for unit, extent in zip(units, result.shape, strict=True)
     ]
-    return Walk(first, tuple(steps))
+    return CoordinateMap(first, tuple(steps))
 
 
-def emit_walks(data: int = 0) -> Callable[[Writer, Node], None]:
-    """data: the place of the operand that is walked over."""
+def emit_by_coordinates(data: int = 0) -> Callable[[Writer, Node], None]:
+    """data: the place of the operand whose elements are moved."""
 
     def emit(w: Writer, node: Node) -> None:
         source = node.op.operand(data) if data else node.first()
-        for place, dims in enumerate(walks(node.op, data)):
-            _emit_walk(w, node, source, place, dims)
+        for place, dims in enumerate(coordinate_maps(node.op, data)):
+            _emit_coordinates(w, node, source, place, dims)
 
     return emit
 
 
-def _emit_walk(w: Writer, node: Node, source: Tensor, place: int, dims: list[Walk]) -> None:
+def _emit_coordinates(
+    w: Writer, node: Node, source: Tensor, place: int, dims: list[CoordinateMap]
+) -> None:
     if not source.shape or not node.outputs[place].shape:
-        dims = [Walk(d.start, d.steps or (0,)) for d in dims] or [Walk(0, (0,))]
+        dims = [CoordinateMap(d.start, d.steps or (0,)) for d in dims] or [CoordinateMap(0, (0,))]
     vectors = _are_vectors(dims, layout.dims(node.outputs[place].shape)[-1])
     if vectors:
-        dims = [*dims[:-1], Walk(dims[-1].start // 4, (*dims[-1].steps[:-1], 1))]
+        dims = [*dims[:-1], CoordinateMap(dims[-1].start // 4, (*dims[-1].steps[:-1], 1))]
 
     def whence(s: StepWriter, at: Sequence[Value]) -> Sequence[Value]:
-        return [walk.at(s, at) for walk in dims]
+        return [each.at(s, at) for each in dims]
 
     emit_move(w, node, source, whence, vectors, place, name="walk")
 
 
-def _are_vectors(dims: Sequence[Walk], extent: int) -> bool:
+def _are_vectors(dims: Sequence[CoordinateMap], extent: int) -> bool:
     """extent: of the result's last dimension."""
     *outer, last = dims
     straight = (last.steps[-1] == 1 or extent == 1) and not any(last.steps[:-1])
-    return straight and last.start % 4 == 0 and not any(walk.steps[-1] for walk in outer)
+    return straight and last.start % 4 == 0 and not any(each.steps[-1] for each in outer)
 
 
 # -- repetition -----------------------------------------------------------------------------------
@@ -203,13 +220,13 @@ def emit_tile(w: Writer, node: Node) -> None:
 
 KERNELS = {
     **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "DENSIFY"), Row(emit_reshape)),
-    "TRANSPOSE": Row(emit_walks(), need_constant(1)),
-    "REVERSE_V2": Row(emit_walks(), need_constant(1)),
-    "SLICE": Row(emit_walks(), need_constant(1, 2)),
-    "STRIDED_SLICE": Row(emit_walks(), need_constant(1, 2, 3)),
-    "SPLIT": Row(emit_walks(1), need_constant(0)),
-    "SPLIT_V": Row(emit_walks(), need_constant(1, 2)),
-    "UNPACK": Row(emit_walks()),
+    "TRANSPOSE": Row(emit_by_coordinates(), need_constant(1)),
+    "REVERSE_V2": Row(emit_by_coordinates(), need_constant(1)),
+    "SLICE": Row(emit_by_coordinates(), need_constant(1, 2)),
+    "STRIDED_SLICE": Row(emit_by_coordinates(), need_constant(1, 2, 3)),
+    "SPLIT": Row(emit_by_coordinates(1), need_constant(0)),
+    "SPLIT_V": Row(emit_by_coordinates(), need_constant(1, 2)),
+    "UNPACK": Row(emit_by_coordinates()),
     "TILE": Row(emit_tile, need_constant(1)),
     "BROADCAST_TO": Row(emit_tile, need_constant(1)),
     "FILL": Row(emit_tile, need_constant(0)),

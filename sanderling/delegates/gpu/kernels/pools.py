@@ -13,7 +13,7 @@ from ....ops.base import attr
 from ....ops.custom import pool_axes, pool_options
 from ....ops.fixed import ACTIVATION_BOUNDS, finite_bounds, fused_bounds
 from ....ops.geometry import Axis
-from ..language import FLOAT, INT, Value
+from ..language import FLOAT, INT, REAL, Value
 from ..steps import Node, StepWriter, Writer
 from .products import _inside, _refuses_activation, axes_of
 from .row import Row
@@ -55,7 +55,8 @@ def emit_max(w: Writer, node: Node) -> None:
 def emit_mean(
     name: str, before: Callable[[Value], Value], after: Callable[[StepWriter, Value], Value]
 ) -> Callable[[Writer, Node], None]:
-    """before: what is added up of an element. after: what becomes of the mean."""
+    """before: what is added up of an element, in 32 bits: 16 hold neither the sum nor the number of
+    a large window's elements. after: what becomes of the mean."""
 
     def emit(w: Writer, node: Node) -> None:
         y, x = _axes(node)
@@ -63,11 +64,12 @@ def emit_mean(
             k = s.k
             source, result = s.reads(node.first()), s.result()
             image, row, column, slice_ = s.each_vector(result.shape)
-            total, count = k.var(k.zero(), "a"), k.var(k.value(0.0), "n")
+            total, count = k.var(k.zero(kind=REAL), "a"), k.var(k.value(0.0, REAL), "n")
             with each_tap(s, y, x, row, column) as (_, _, place):
-                k.assign(total, total + before(k.let(source.at([image, *place], slice_))))
+                value = k.let(k.cast(source.at([image, *place], slice_), REAL))
+                k.assign(total, total + before(value))
                 k.assign(count, count + 1.0)
-            found = k.let(after(s, total / count))
+            found = k.let(k.cast(after(s, total / count), FLOAT))
             s.put([image, row, column], slice_, _clamped(s, found, fused_bounds(node.op)))
 
     return emit

@@ -74,9 +74,13 @@ class Product:
         return self.k.let(bias.at([], self.column(n), self.tile.widths[n]))
 
     def add(
-        self, weights: Weights, row: Value, elements: Elements, lanes: int = 4,
+        self,
+        weights: Weights,
+        row: Value,
+        elements: Elements,
+        lanes: int = 4,
         points: range | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """So many channels of the input, from this row of the weights on. points: those of the tile
         that there are elements for, default all."""
         taken = self.sums if points is None else self.sums[points.start : points.stop]
@@ -121,9 +125,13 @@ class PairedProduct(Product):
         self.is_first = s.k.let(places < self.half, "f")
 
     def add(
-        self, weights: Weights, row: Value, elements: Elements, lanes: int = 4,
+        self,
+        weights: Weights,
+        row: Value,
+        elements: Elements,
+        lanes: int = 4,
         points: range | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         assert points is None, "halves of points that are left out have no partner"
         k = self.k
         for lane in range(lanes):
@@ -154,8 +162,8 @@ class Lines:
     steps: Sequence[int]
 
     def elements(self, s: StepWriter, x: View, c: Value) -> Elements:
-        """Of the slice c. A CPU repeats an element while it loads it; for a GPU a vector is one
-        load."""
+        """The elements of the slice c. A CPU repeats an element while it loads it; for a GPU a
+        vector is one load."""
         k, argument = s.k, x.argument
         if s.w.device.scalars and argument.storage.form == "buffer":
             at = self.base * 4 + c * 4
@@ -167,15 +175,20 @@ class Lines:
 
 
 def elements_of(s: StepWriter, x: View, bases: Sequence[Value], c: Value) -> Elements:
-    """Of the slice c of points that begin at these vectors, wherever each of them is."""
+    """The elements of the slice c of points that begin at these vectors, wherever each is."""
     each = [Lines(base, (0,)).elements(s, x, c) for base in bases]
     return lambda lane: [element for found in each for element in found(lane)]
 
 
 def add_channels(
-    s: StepWriter, product: Product, weights: Weights, row: Value, depth: int,
-    elements: Callable[[Value], Elements], points: range | None = None,
-) -> None:  # fmt: skip
+    s: StepWriter,
+    product: Product,
+    weights: Weights,
+    row: Value,
+    depth: int,
+    elements: Callable[[Value], Elements],
+    points: range | None = None,
+) -> None:
     """All channels of the points of a tile; those beyond the last are not touched."""
     k = s.k
     full, rest = divmod(depth, 4)
@@ -289,8 +302,7 @@ def add_lines(
     """A tile of points from `point` on, of a matrix that begins at the vector before."""
     base = s.k.let(point * x.slices + before, "b")
     lines = Lines(base, [m * x.slices for m in range(product.tile.rows)])
-    add_channels(s, product, weights, s.k.value(0), x.shape[-1],
-                 lambda c: lines.elements(s, x, c))  # fmt: skip
+    add_channels(s, product, weights, s.k.value(0), x.shape[-1], lambda c: lines.elements(s, x, c))
 
 
 def put_points(

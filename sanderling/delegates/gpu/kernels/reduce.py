@@ -9,16 +9,16 @@ from math import inf, prod
 
 import numpy as np
 
-from ....ir import DType, Op
+from ....ir import DType, Op, Tensor
 from ....ops.base import attr
 from .. import layout
-from ..language import BOOL, FLOAT, INT, REAL, Kernel, Value
+from ..language import BOOL, FLOAT, INT, REAL, KernelText, Value
 from ..passes.stored import is_codes
 from ..steps import Node, StepWriter, View, Writer
 from .row import Row, first_of, need_constant
 
 INT32 = np.iinfo(np.int32)
-Combine = Callable[[Kernel, Value, Value], Value]
+Combine = Callable[[KernelText, Value, Value], Value]
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,14 @@ def _axes(node: Node) -> list[int]:
 
 def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, Node], None]:
     def emit(w: Writer, node: Node) -> None:
-        source = node.first()
+        source, is_truth = node.first(), node.first().dtype is DType.BOOL
         shape, axes = layout.dims(source.shape), _axes(node)
         keep = bool(attr(node.op, "keep_dims"))
         count = prod(shape[a] for a in axes)
+        first = _first_axis(node, shape, axes)
+        if first is not None and not w.is_half(node):
+            source = _reduced_over(w, node, source, first, reduction)
+            shape = source.shape
         with w.kernel("reduce", node) as s:
             k = s.k
             # Truths are reduced as the numbers that they are kept as.
@@ -73,10 +77,37 @@ def emit_reduce(reduction: Reduction, mean: bool = False) -> Callable[[Writer, N
             if mean:
                 total = k.let(found)
                 found = total // count if total.kind == INT else total * (1.0 / count)
-            found = _narrowed(k, found)
-            s.put(at, slice_, k.cast(found, BOOL) if source.dtype is DType.BOOL else found)
+            found = narrowed(k, found)
+            s.put(at, slice_, k.cast(found, BOOL) if is_truth else found)
 
     return emit
+
+
+# One item adds so many vectors at most where there are so few items, if others can reduce a
+# dimension before.
+LONG, FEW = 2048, 64
+
+
+def _first_axis(node: Node, shape: Sequence[int], axes: Sequence[int]) -> int | None:
+    """The dimension that is reduced by a kernel of its own, so that few items do not read all."""
+    inner = [a for a in axes if a < len(shape) - 1]
+    items = layout.vectors(node.output.shape)
+    each = prod(shape[a] for a in inner) * (layout.slices(shape) if len(inner) < len(axes) else 1)
+    if not inner or items > FEW or each <= LONG or node.first().dtype not in layout.FLOATS:
+        return None
+    return max(inner, key=lambda a: shape[a])
+
+
+def _reduced_over(w: Writer, node: Node, source: Tensor, axis: int, reduction: Reduction) -> Tensor:
+    shape = tuple(1 if i == axis else n for i, n in enumerate(layout.dims(source.shape)))
+    found = w.temporary(f"{node.output.name}/partial", shape, wide=True)
+    with w.kernel("reduce", node) as s:
+        x, y = replace(s.reads(source), is_truth=False), s.scratch(found, written=True)
+        *at, slice_ = s.each_vector(shape)
+        place = [None if i == axis else p for i, p in enumerate(at)]
+        total = _reduce_vectors(s, x, place, [axis], slice_, reduction)
+        s.k.store(y.argument, y.index(at, slice_), total)
+    return found
 
 
 def _full(
@@ -90,11 +121,15 @@ def _full(
 
 
 def _reduce_vectors(
-    s: StepWriter, x: View, full: Sequence[Value | None], axes: Sequence[int], slice_: Value,
+    s: StepWriter,
+    x: View,
+    full: Sequence[Value | None],
+    axes: Sequence[int],
+    slice_: Value,
     reduction: Reduction,
-) -> Value:  # fmt: skip
+) -> Value:
     k = s.k
-    kind = _wide(x)
+    kind = wide(x)
     start = reduction.first(kind)
     total = k.var(k.value(start, kind).splat(4), "a")
     with ExitStack() as loops:
@@ -107,26 +142,26 @@ def _reduce_vectors(
     return total
 
 
-def _wide(x: View) -> str:
+def wide(x: View) -> str:
     """The kind of a sum: floats are added up in 32 bits, for 16 hold no more than 65504."""
     kind = x.argument.storage.kind
     return REAL if kind == FLOAT else kind
 
 
-def _narrowed(k: Kernel, total: Value) -> Value:
+def narrowed(k: KernelText, total: Value) -> Value:
     """A sum as the kernel's values are."""
     return k.cast(total, FLOAT) if total.kind == REAL else total
 
 
 def reduce_row(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
     """Over the last dimension too, as the kernel's values are."""
-    return s.k.let(_narrowed(s.k, _row_total(s, x, full, reduction)))
+    return s.k.let(narrowed(s.k, _row_total(s, x, full, reduction)))
 
 
 def _row_total(s: StepWriter, x: View, full: Sequence[Value | None], reduction: Reduction) -> Value:
     """Vectors first, then their lanes."""
     k, channels = s.k, x.shape[-1]
-    kind = _wide(x)
+    kind = wide(x)
     start = reduction.first(kind)
     total = k.var(k.value(start, kind).splat(4), "a")
     with ExitStack() as loops:

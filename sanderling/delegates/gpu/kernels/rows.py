@@ -21,12 +21,13 @@ def _each_row(s: StepWriter, shape: Sequence[int]) -> list[Value]:
     return [*s.places(rest, outer), *([column] if len(shape) > 1 else [])]
 
 
-def _sum_of(s: StepWriter, x: View, term: Callable[[Value], Value], kind: str = FLOAT) -> Value:
-    """Of a term for every vector of a row."""
+def _sum_of(s: StepWriter, x: View, term: Callable[[Value], Value]) -> Value:
+    """The sum of a term over all elements of a row, which is given each vector; in 32 bits: in 16 a
+    sum of ones ends at 2048."""
     k = s.k
-    total = k.var(k.zero(kind=kind), "a")
+    total = k.var(k.zero(kind=REAL), "a")
     with k.loop(0, x.slices, hint="c") as c:
-        k.assign(total, total + s.valid(c, k.let(term(c)), x.shape[-1]))
+        k.assign(total, total + s.valid(c, k.let(k.cast(term(c), REAL)), x.shape[-1]))
     return k.let((total.lane(0) + total.lane(1)) + (total.lane(2) + total.lane(3)))
 
 
@@ -43,7 +44,7 @@ def emit_softmax(w: Writer, node: Node) -> None:
 
         inverse = k.let(1.0 / _sum_of(s, x, power))
         with k.loop(0, x.slices, hint="c") as c:
-            s.put(at, c, power(c) * inverse.splat(4))
+            s.put(at, c, k.cast(k.cast(power(c), REAL) * inverse.splat(4), FLOAT))
 
 
 def emit_log_softmax(w: Writer, node: Node) -> None:
@@ -55,7 +56,7 @@ def emit_log_softmax(w: Writer, node: Node) -> None:
         total = _sum_of(s, x, lambda c: k.call("exp", x.at(at, c) - most))
         log = k.let(k.call("log", total)).splat(4)
         with k.loop(0, x.slices, hint="c") as c:
-            s.put(at, c, (x.at(at, c) - most) - log)
+            s.put(at, c, k.cast(k.cast(x.at(at, c) - most, REAL) - log, FLOAT))
 
 
 LEAST_NORM = 1e-6
@@ -71,8 +72,8 @@ def emit_l2_normalization(w: Writer, node: Node) -> None:
             value = k.let(k.cast(x.at(at, c), REAL))
             return value * value
 
-        # In 32 bits: 16 hold neither the sum of many squares nor one over the least norm.
-        norm = k.maximum(k.call("sqrt", _sum_of(s, x, square, REAL)), LEAST_NORM)
+        # In 32 bits, too: 16 do not hold one over the least norm.
+        norm = k.maximum(k.call("sqrt", _sum_of(s, x, square)), LEAST_NORM)
         inverse = k.let(1.0 / norm).splat(4)
         with k.loop(0, x.slices, hint="c") as c:
             s.put(at, c, k.cast(k.cast(x.at(at, c), REAL) * inverse, FLOAT))
@@ -95,16 +96,16 @@ def emit_local_response(w: Writer, node: Node) -> None:
         lanes = []
         for lane in range(4):
             channel = k.let(slice_ * 4 + lane)
-            total = k.var(k.value(0.0), "a")
+            total = k.var(k.value(0.0, REAL), "a")
             first, last = k.maximum(channel - radius, 0), k.minimum(channel + radius + 1, depth)
             with k.loop(k.let(first), k.let(last)) as c:
-                value = k.let(x.one([*at, c]))
+                value = k.let(k.cast(x.one([*at, c]), REAL))
                 k.assign(total, total + value * value)
             lanes.append(total)
         sums = k.let(k.join(lanes) * alpha + bias)
         # A power as WGSL has it, too: the sum of squares and the bias is above zero.
         power = k.call("exp", k.call("log", sums) * -beta)
-        s.put(at, slice_, x.at(at, slice_) * power)
+        s.put(at, slice_, k.cast(k.cast(x.at(at, slice_), REAL) * power, FLOAT))
 
 
 KERNELS = {

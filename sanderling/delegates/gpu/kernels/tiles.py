@@ -56,8 +56,8 @@ SUMS = 0.75
 
 
 def tiles(device: DeviceClass, points: int, slices: int) -> Iterator[Tile]:
-    """Those that divide the slices and fit the registers; there is always one. Pairs of halves take
-    a register each as halves do: 10 points of 24 channels reach 195 GFLOP/s, 14 reach 148."""
+    """The tiles that divide the slices and fit the registers; there is always one. Pairs of halves
+    take a register each as halves do: 10 points of 24 channels reach 195 GFLOP/s, 14 reach 148."""
     for count in (n for n in range(1, slices + 1) if slices % n == 0):
         widths = _widths(count, device.lanes)
         if len(widths) > device.columns:
@@ -80,7 +80,7 @@ LOAD, BEGIN, LEAST = 0.07, 90.0, 8.0
 
 
 def run_cost(rows: int, columns: float, depth: int) -> float:
-    """Of a run, in products of vectors."""
+    """The cost of a run, in products of vectors."""
     return depth * (max(rows * columns, LEAST) + LOAD * (rows + columns)) + BEGIN
 
 

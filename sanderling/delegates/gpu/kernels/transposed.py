@@ -28,7 +28,7 @@ from .tiles import choose_tile
 
 
 @dataclass(frozen=True)
-class Phase:
+class StridePhase:
     """Points begin, begin + stride, ... of the result: the window that they see, and its taps in
     the filter (none where nothing reaches them)."""
 
@@ -38,7 +38,7 @@ class Phase:
     taps: range
 
 
-def phases(size: int, taps: int, stride: int, before: int, out: int) -> list[Phase]:
+def phases(size: int, taps: int, stride: int, before: int, out: int) -> list[StridePhase]:
     """before: how many points the result is cropped at its start."""
     found = []
     for begin in range(min(stride, out)):
@@ -48,11 +48,13 @@ def phases(size: int, taps: int, stride: int, before: int, out: int) -> list[Pha
         count = max(1, len(own))
         whole = Axis(size, count, 1, 1, -(-(out - begin) // stride), count - 1 - shift)
         live = whole.live_taps() or range(1)
-        found.append(Phase(begin, stride, whole.trim(live), own[::-1][live.start : live.stop]))
+        found.append(
+            StridePhase(begin, stride, whole.trim(live), own[::-1][live.start : live.stop])
+        )
     return found
 
 
-def _weights(weights: Array, y: Phase, x: Phase) -> Array:
+def _weights(weights: Array, y: StridePhase, x: StridePhase) -> Array:
     """The taps of a phase; zeros if there are none."""
     if not y.taps or not x.taps:
         return np.zeros((weights.shape[0], y.axis.taps, x.axis.taps, weights.shape[3]), np.float32)
@@ -61,15 +63,26 @@ def _weights(weights: Array, y: Phase, x: Phase) -> Array:
 
 
 def _emit(
-    w: Writer, node: Node, source: Tensor, weights: Array, bias: Array | None,
-    lines: Sequence[Phase], columns: Sequence[Phase],
-) -> None:  # fmt: skip
+    w: Writer,
+    node: Node,
+    source: Tensor,
+    weights: Array,
+    bias: Array | None,
+    lines: Sequence[StridePhase],
+    columns: Sequence[StridePhase],
+) -> None:
     for y, x in pairs(lines, columns):
         _emit_phase(w, node, source, _weights(weights, y, x), bias, y, x)
 
 
 def _emit_phase(
-    w: Writer, node: Node, source: Tensor, weights: Array, bias: Array | None, y: Phase, x: Phase
+    w: Writer,
+    node: Node,
+    source: Tensor,
+    weights: Array,
+    bias: Array | None,
+    y: StridePhase,
+    x: StridePhase,
 ) -> None:
     batch, points = node.output.shape[0], x.axis.out
     tile = choose_tile(w.device, points, weights.shape[0], weights[0].size)

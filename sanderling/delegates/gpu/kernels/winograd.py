@@ -110,8 +110,9 @@ def _inside(s: StepWriter, first: Value, a: Axis) -> list[At]:
     return found
 
 
-def _element(s: StepWriter, read: View, image: Value, line: At, column: At, slice_: Value,
-             lanes: int) -> Value:  # fmt: skip
+def _element(
+    s: StepWriter, read: View, image: Value, line: At, column: At, slice_: Value, lanes: int
+) -> Value:
     """Zero outside of the image."""
     k = s.k
     found = read.at([image, line[0], column[0]], slice_, lanes)
@@ -172,8 +173,14 @@ def _emit_products(w: Writer, node: Node, patches: Tensor, sums: Tensor, weights
         product = Product(s, tile, k.let(column * tile.slices, "s"), None)
         point, own = block_of(s, block, tile.rows, count)
         rows = k.let(plane * (read.slices * 4))
-        add_lines(s, product, read, lambda row, slice_, lanes: kept(rows + row, slice_, lanes),
-                  point, plane * (count * read.slices))  # fmt: skip
+        add_lines(
+            s,
+            product,
+            read,
+            lambda row, slice_, lanes: kept(rows + row, slice_, lanes),
+            point,
+            plane * (count * read.slices),
+        )
         s.macs = PATCH * PATCH * count * depth * len(weights)
         for m, totals in enumerate(product.sums):
             with k.when(own(m)):

@@ -66,7 +66,8 @@ class Rounding:
     """From what an op computes to units: times factor, rounded, within bounds. finer: sums of whole
     numbers are rounded twice, first to so many parts of a unit; 1 is once. Both are one number, or
     one for each channel. exact: what is rounded are whole numbers, and the factor counts to its
-    last bit. origin: what halves are rounded away from."""
+    last bit. origin: what halves are rounded away from. again: the first of two roundings, which
+    goes up at halves, is there even if it is to whole units, so that the second finds no halves."""
 
     factor: Array
     finer: Array
@@ -74,6 +75,7 @@ class Rounding:
     high: int
     exact: bool = False
     origin: int = 0
+    again: bool = False
 
     @property
     def numbers(self) -> tuple[Array, Array, Array]:
@@ -84,10 +86,11 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of codes: of each operand, its share of twice the larger scale; the factor from there
-    to units of the result, and to how many parts of a unit it is rounded first."""
+    """A sum of codes: of each operand, its share of twice the larger scale, and to how many parts
+    of a step it is rounded first; the factor from there to units of the result, and to how many
+    parts of a unit that is rounded first."""
 
-    shares: tuple[float, float]
+    shares: tuple[tuple[float, float], tuple[float, float]]
     sign: float
     factor: float
     finer: float
@@ -135,7 +138,8 @@ def _needs_twin(tensor: Tensor) -> bool:
 
 
 def _twin(tensor: Tensor) -> Tensor:
-    """Of units; constants are made of what their readers need, when it is known."""
+    """The tensor of units that stands for one of codes; constants are made of what their readers
+    need, when it is known."""
     if tensor.dtype is DType.COMPLEX64:
         return complex_twin(tensor)
     return Tensor(tensor.name, DType.FLOAT32, tensor.shape)
@@ -159,7 +163,7 @@ def _rewritten(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -
 
 
 def _is_product(op: Op) -> bool:
-    """Of codes with constant codes."""
+    """Whether the op is a product of codes with constant codes."""
     if op.name not in BIASED:
         return False
     x, weights, bias = (op.input(place) for place in BIASED[op.name])
@@ -184,10 +188,11 @@ def _product(graph: Graph, op: Op, twins: dict[Tensor, Tensor], twice: bool) -> 
     if bias is not None:
         start = bias.values.reshape(-1) * power
         inputs[place_b] = graph.constant(f"{bias.name}/units", start.astype(np.float32))
-    again = twice and op.name != "FULLY_CONNECTED"
+    # Of FULLY_CONNECTED only the kernel for sparse weights, an old one, rounds twice.
+    again = twice and (op.name != "FULLY_CONNECTED" or weights.sparsity is not None)
     finer = np.maximum(1.0, 1 / power) if again else np.ones(1)
     out = op.outputs[0]
-    rounding = _rounding(op, out, m / 2.0**31, finer, exact=twice)
+    rounding = replace(_rounding(op, out, m / 2.0**31, finer, exact=twice), again=again)
     return Rewritten(inputs, _plain(op), {out: rounding})
 
 
@@ -202,8 +207,9 @@ def _in_fixed_point(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewrit
     m, shift = FIXED[op.name](op)
     power = 2.0 ** float(shift)
     out, finer = op.outputs[0], np.array([max(1.0, 1 / power)])
-    rounding = {out: _rounding(op, out, np.array([m / 2.0**31 * power]), finer, exact=True)}
-    return Rewritten(_units_of(graph, op, twins), _plain(op), rounding, FIXED_NAMES.get(op.name))
+    found = _rounding(op, out, np.array([m / 2.0**31 * power]), finer, exact=True)
+    rounding, name = {out: replace(found, again=True)}, FIXED_NAMES.get(op.name)
+    return Rewritten(_units_of(graph, op, twins), _plain(op), rounding, name)
 
 
 def _mul_multiplier(op: Op) -> tuple[int, int]:
@@ -240,7 +246,8 @@ FIXED_NAMES = {"MEAN": "SUM"}
 
 # Sums of codes, and the sign of their second operand.
 SIGNS = {"ADD": 1.0, "SUB": -1.0}
-# Of a unit of the operands in units of the result: beyond it nearly all results are at a bound.
+# The limit of a unit of the operands in units of the result: beyond it nearly all results are at a
+# bound.
 MOST_SCALED = 16.0
 
 
@@ -272,9 +279,9 @@ def _sum(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
     return Rewritten(_units_of(graph, op, twins), {"sum": found}, name=ADD_UNITS)
 
 
-def _multiplied(share: float) -> float:
+def _multiplied(share: float) -> tuple[float, float]:
     m, shift = quantize_multiplier(share)
-    return float(m) * 2.0 ** (float(shift) - 31)
+    return float(m) * 2.0 ** (float(shift) - 31), 2.0 ** -float(shift)
 
 
 def _weight_units(op: Op, weights: Tensor) -> Array:
@@ -351,8 +358,9 @@ def _cell(graph: Graph, op: Op, twins: dict[Tensor, Tensor]) -> Rewritten:
     unit = float(op.operand(0).quantisation.scale[0])
     products = [(places.bias(gate), places.input(gate), unit) for gate in range(4)]
     for place, weights, factor in [
-        *products, (places.projection + 1, places.projection, hidden[0])
-    ]:  # fmt: skip
+        *products,
+        (places.projection + 1, places.projection, hidden[0]),
+    ]:
         bias = op.input(place)
         if bias is not None:
             scale = float(op.operand(weights).quantisation.scale[0]) * factor

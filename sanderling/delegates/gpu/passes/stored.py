@@ -9,7 +9,8 @@ from ..layout import CODES
 
 
 def is_codes(tensor: Tensor) -> bool:
-    """Of 8 bits; a cell's memory, which is kept from run to run, has 16."""
+    """Whether the tensor holds codes of 8 bits; a cell's memory, which is kept from run to run, has
+    16."""
     known = tensor.dtype in CODES or (tensor.dtype is DType.INT16 and tensor.is_variable)
     return known and tensor.quant is not None and tensor.quant.is_set
 
@@ -53,7 +54,7 @@ def real_values(tensor: Tensor, signed: bool = False) -> Array:
 
 
 def _real_blocks(codes: Array, block: Blockwise) -> Array:
-    """Of a matrix with a scale for each block of a row."""
+    """The real values of a matrix with a scale for each block of a row."""
     assert block.scales is not None, "the op has been checked"
     scales = block.scales.values.astype(np.float32).reshape(len(codes), -1)
     found: Array = codes * np.repeat(scales, block.block_size, axis=1)

@@ -259,12 +259,12 @@ class ByteKind(WrittenOut):
 
     @property
     def array_words(self) -> int:
-        """Of a block's arrays, which come first among its numbers."""
+        """The words of a block's arrays, which come first among its numbers."""
         return self.unit * self.epilogue.arrays
 
     @property
     def words(self) -> int:
-        """Of all numbers that the epilogue reads of a block."""
+        """The words of all numbers that the epilogue reads of a block."""
         return self.array_words + TAIL * isinstance(self.epilogue, CodeEpilogue)
 
     def numbers(self, block: Value, table: Value) -> Numbers:

@@ -62,7 +62,7 @@ class Blocks:
 
 
 @dataclass(frozen=True)
-class Layer:
+class DepthwiseConv:
     """A depthwise convolution, its dead taps cut off."""
 
     batch: int
@@ -75,7 +75,7 @@ class Layer:
     outside: int  # what lies around the picture; a hybrid convolution learns it from its table
 
 
-def layer(op: Op) -> Layer:
+def depthwise_conv(op: Op) -> DepthwiseConv:
     x, w = op.operand(0), op.operand(1)
     g = window_of(op)
     taps, hybrid = w.values[0], is_encoded(op)
@@ -93,7 +93,7 @@ def layer(op: Op) -> Layer:
         before.append(g.before[axis] - live.start * g.dilation[axis])
     shape = Shape((taps.shape[0], taps.shape[1]), g.stride, g.dilation)
     outside = 0 if x.dtype is DType.FLOAT32 or hybrid else scale_zero(x)[1]
-    return Layer(
+    return DepthwiseConv(
         x.shape[0],
         (size[0], size[1]),
         (out[0], out[1]),
@@ -120,20 +120,20 @@ def _live(size: int, out: int, taps: int, stride: int, dilation: int, before: in
 
 def emit_depthwise(k: StepEmitter, op: Op) -> None:
     if op.outputs[0].nbytes:
-        job = layer(op)
+        job = depthwise_conv(op)
         runs = runs_for(op, job, k.target)
         with rounding(k, runs[0].kind.epilogue):
-            Walk(k, op, job, runs, choose_tiles(job, runs, k.target)).emit()
+            DepthwiseEmitter(k, op, job, runs, choose_tiles(job, runs, k.target)).emit()
 
 
-def runs_for(op: Op, job: Layer, target: Target) -> list[Blocks]:
+def runs_for(op: Op, job: DepthwiseConv, target: Target) -> list[Blocks]:
     if job.taps.dtype.kind == "f":
         return float_runs(op, job, target)
     return (short_runs if op.operand(0).dtype is DType.INT16 else byte_runs)(op, job, target)
 
 
 def choose_tiles(
-    job: Layer, runs: Sequence[Blocks], target: Target, divide: int = 0
+    job: DepthwiseConv, runs: Sequence[Blocks], target: Target, divide: int = 0
 ) -> list[Shape]:
     """The cheapest tile for each run, with the rows that suit the largest run; they divide a number
     of lines, if one is given."""
@@ -143,7 +143,7 @@ def choose_tiles(
     return [_best(job, run.kind, target, (rows,)) for run in runs]
 
 
-def _best(job: Layer, kind: Kind, target: Target, rows: Sequence[int]) -> Shape:
+def _best(job: DepthwiseConv, kind: Kind, target: Target, rows: Sequence[int]) -> Shape:
     found = []
     for r in rows:
         for c in range(1, min(job.out[1], 12) + 1):
@@ -157,7 +157,7 @@ def _best(job: Layer, kind: Kind, target: Target, rows: Sequence[int]) -> Shape:
     return min(found)[2]
 
 
-def _is_possible(job: Layer, shape: Shape, kind: Kind, target: Target) -> bool:
+def _is_possible(job: DepthwiseConv, shape: Shape, kind: Kind, target: Target) -> bool:
     """Rows share input only undilated, and next to each other."""
     together = shape.rows == 1 or (
         shape.dilation[0] == 1 and shape.stride[0] <= shape.kernel[0] and shape.rows <= job.out[0]
@@ -166,14 +166,14 @@ def _is_possible(job: Layer, shape: Shape, kind: Kind, target: Target) -> bool:
     return together and products <= MOST_PRODUCTS // 4 and kind.fits(shape, target)
 
 
-class Walk:
+class DepthwiseEmitter:
     """Emits the loops of a step: units of (picture, row tile, group of channel blocks)."""
 
     def __init__(
         self,
         k: StepEmitter,
         op: Op,
-        job: Layer,
+        job: DepthwiseConv,
         runs: Sequence[Blocks],
         shapes: Sequence[Shape],
         lines: Lines | None = None,
@@ -367,7 +367,7 @@ def runs_of(rows: Sequence[tuple[Kind, int, int]]) -> list[Blocks]:
     return found
 
 
-def float_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
+def float_runs(op: Op, job: DepthwiseConv, target: Target) -> list[Blocks]:
     widths = [n for n in (16, 8, 4) if n <= target.lanes]
     epilogue = FloatEpilogue(**_stages(op))
     return runs_of(
@@ -389,7 +389,7 @@ def _stages(op: Op) -> dict[str, Any]:
     }
 
 
-def _code_epilogue(op: Op, job: Layer, target: Target) -> CodeEpilogue | HybridEpilogue:
+def _code_epilogue(op: Op, job: DepthwiseConv, target: Target) -> CodeEpilogue | HybridEpilogue:
     if is_encoded(op):  # one picture's zero point and step at a time
         return HybridEpilogue(**_stages(op), one_row=True)
     dtype = op.outputs[0].dtype
@@ -403,7 +403,7 @@ def _code_epilogue(op: Op, job: Layer, target: Target) -> CodeEpilogue | HybridE
     )
 
 
-def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
+def _rescale(op: Op, job: DepthwiseConv, target: Target) -> Rescale:
     scales, zero = _scales(op, job), scale_zero(op.outputs[0])[1]
     if op.outputs[0].dtype is DType.INT16:
         bias = _bias(op, job).astype(np.int64)
@@ -411,7 +411,7 @@ def _rescale(op: Op, job: Layer, target: Target) -> Rescale:
     return rescale(scales, fused_range(op), zero, largest_sums(op, job), target)
 
 
-def byte_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
+def byte_runs(op: Op, job: DepthwiseConv, target: Target) -> list[Blocks]:
     isa = isa_of(target)
     depth = 4 if isa.has_dot else _word_depth(target)
     epilogue = _code_epilogue(op, job, target)
@@ -449,7 +449,7 @@ def _word_depth(target: Target) -> int:
     return 2 if isa_of(target).has_pairs else 1
 
 
-def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
+def short_runs(op: Op, job: DepthwiseConv, target: Target) -> list[Blocks]:
     depth = _word_depth(target)
     epilogue = _code_epilogue(op, job, target)
     widths = [n for n in (32, 16, 8) if n <= target.width // 2]
@@ -461,33 +461,34 @@ def short_runs(op: Op, job: Layer, target: Target) -> list[Blocks]:
     )
 
 
-def _split_wide(kind: ByteKind, job: Layer, first: int) -> ByteKind:
+def _split_wide(kind: ByteKind, job: DepthwiseConv, first: int) -> ByteKind:
     """Weights that leave 8 bits (uint8 less a zero point) are split in two for the dot product."""
     taps = job.taps[:, :, first : first + kind.channels]
     narrow = kind.depth < 4 or (taps.min() >= -128 and taps.max() <= 127)
     return kind if narrow else replace(kind, halves=2)
 
 
-def _scales(op: Op, job: Layer) -> Array:
-    """Of sums, in units of the output; of a hybrid convolution, without the activations' step."""
+def _scales(op: Op, job: DepthwiseConv) -> Array:
+    """The scales of sums in units of the output; those of a hybrid convolution lack the
+    activations' step."""
     x, w = op.operand(0), op.operand(1)
     if is_encoded(op):
         return np.broadcast_to(quant(w).scale.astype(np.float64), job.channels)
     return np.broadcast_to(window_multiplier(unfused(op), x, w), job.channels)
 
 
-def _bias(op: Op, job: Layer) -> Array:
+def _bias(op: Op, job: DepthwiseConv) -> Array:
     bias = op.input(2)
     return np.zeros(job.channels, np.float32) if bias is None else bias.values.reshape(-1)
 
 
-def largest_sums(op: Op, job: Layer) -> Array:
+def largest_sums(op: Op, job: DepthwiseConv) -> Array:
     span = 65535.0 if op.operand(0).dtype is DType.INT16 else 255.0
     found = np.abs(job.taps).sum(axis=(0, 1)) * span + np.abs(_bias(op, job).astype(np.float64))
     return np.asarray(found)
 
 
-def parameters(op: Op, job: Layer, run: Blocks, target: Target) -> Array:
+def parameters(op: Op, job: DepthwiseConv, run: Blocks, target: Target) -> Array:
     """One row a block: the arrays that the epilogue reads, and what lies behind them."""
     kind = run.kind
     channels = slice(run.first, min(run.first + run.count * kind.channels, job.channels))
@@ -555,10 +556,10 @@ def _refuses_quants(op: Op, x: Tensor, w: Tensor) -> str | None:
 
 
 def _refuses_sums(op: Op) -> str | None:
-    """Of 16-bit activations."""
+    """Why sums of 16-bit activations have no kernel."""
     if scale_zero(op.inputs[0])[1]:
         return "a zero point does not go with 16 bits"
-    job, kind = layer(op), word_rounding(op)
+    job, kind = depthwise_conv(op), word_rounding(op)
     bias = _bias(op, job)
     sums = np.abs(job.taps).sum(axis=(0, 1), dtype=np.int64) << 15
     if kind.is_fixed:
@@ -584,6 +585,6 @@ DEPTHWISE = Kernel(
     reads=reads_apart,
     writes=writes_apart,
     weights=(1,),
-    fuses=frozenset({"pad", "residual", "map", "map of two"}),
+    fuses=frozenset({"pad", "residual", "map", "map of two", "dynamic"}),
 )
 KERNELS = dict.fromkeys(either("DEPTHWISE_CONV_2D"), DEPTHWISE)

@@ -13,8 +13,8 @@ from ...codegen.program import StepEmitter
 from ...runtime.abi import FIRST_ARG
 from ..products.conv import arithmetic, row_source, window
 from ..products.cores import padded_depth, panel_bytes
-from ..products.gemm import Plan, Product, estimate, tile_function
-from ..products.packed_weights import Arithmetic, columns, packed
+from ..products.gemm import Arithmetic, Blocking, Product, estimate, tile_function
+from ..products.packed_weights import columns, packed
 from ..products.sources import MARGIN, LineRows, RowSource
 from ..products.tiles import Panels, Tile
 
@@ -209,10 +209,10 @@ def expanded(k: StepEmitter, op: Op, behind: int, count: int, groups: int) -> Ex
     size, rows, _ = row_source(k, x, kind, w, len(weights), 1)
     size = replace(size, outer=w.batch * w.out_height, inner=w.out_width, n=n, groups=groups)
     tile = estimate(k.target, kind.core, size)[1]
-    plan = Plan(tile, Panels(n, tile.vectors, tile.lanes), 1, 1, False, True)
+    blocking = Blocking(tile, Panels(n, tile.vectors, tile.lanes), 1, 1, False, True)
     operands = (
-        k.constant(packed(kind, size, plan)),
-        k.constant(columns(kind, size, plan)),
+        k.constant(packed(kind, size, blocking)),
+        k.constant(columns(kind, size, blocking)),
         k.constant(kind.common),
     )
     end = behind + LINE + count * ring_row(w.out_width, n)

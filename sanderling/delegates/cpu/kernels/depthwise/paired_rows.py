@@ -53,7 +53,7 @@ class PairKind(ByteKind):
 
     @property
     def pixel_bytes(self) -> int:
-        """Of an interleaved pair of pixels."""
+        """The bytes of an interleaved pair of pixels."""
         return 4 * self.channels
 
     @property
@@ -76,7 +76,8 @@ class PairKind(ByteKind):
         return range(1 + (shape.rows > 1 and shape.stride[0] % 2))
 
     def pairs(self, shape: Shape) -> int:
-        """That a row tile reads; the last may be of rows that are not there, times zero."""
+        """How many pairs of rows a row tile reads; the last may be of rows that are not there,
+        times zero."""
         return (shape.rows - 1) * shape.stride[0] // 2 + self.groups(shape)
 
     def cost(self, shape: Shape) -> float:
@@ -117,8 +118,8 @@ class PairKind(ByteKind):
     def sums(
         self, e: Emitter, shape: Shape, pitch: int, rows: Value, weights: Value, numbers: Numbers
     ) -> list[Value]:
-        """Of a vector of channels, neighbouring results. rows: the first of the interleaved pixels;
-        pitch: from one pair of rows to the next, in bytes."""
+        """The sums of neighbouring results, for a vector of channels. rows: the first of the
+        interleaved pixels; pitch: from one pair of rows to the next, in bytes."""
         taps = self.taps(shape)
         own = [self._words(e, weights, i * self.vector_bytes) for i in range(len(taps))]
         found = []
@@ -252,7 +253,7 @@ class PairCode(TileCode):
 
 
 def input_columns(shape: Shape, columns: int) -> int:
-    """That so many neighbouring results read."""
+    """How many input columns so many neighbouring results read."""
     return (columns - 1) * shape.stride[1] + (shape.kernel[1] - 1) * shape.dilation[1] + 1
 
 

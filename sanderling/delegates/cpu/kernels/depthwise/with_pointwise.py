@@ -24,12 +24,20 @@ from ...dialect.chains import BEFORE, BEHIND, BOTH, chained, has_residual, parts
 from ...dialect.fused import Fused, Inputs, either
 from ...isa.targets import Target
 from ..products.conv import arithmetic
-from ..products.gemm import Operands, Product, plan_product, walk
+from ..products.gemm import Operands, Product, block_product, walk
 from ..products.packed_weights import columns, packed
-from ..products.sources import MARGIN
+from ..products.sources import MARGIN, PackedRows
 from ..row import Kernel
 from ..window import window_of
-from .depthwise import Blocks, Layer, Walk, choose_tiles, is_first, layer, runs_for
+from .depthwise import (
+    Blocks,
+    DepthwiseConv,
+    DepthwiseEmitter,
+    choose_tiles,
+    depthwise_conv,
+    is_first,
+    runs_for,
+)
 from .input_rows import LINE, expanded, ring_row
 
 # Bytes between the two from which on fusing pays; smaller results stay in L2 anyway. Measured in
@@ -111,29 +119,26 @@ def _fuse_before(graph: Graph, match: Match) -> Op | None:
 
 
 @dataclass(frozen=True)
-class DepthwiseRows:
+class DepthwiseRows(PackedRows):
     """Rows of a product that are computed line by line."""
 
-    walk: Walk
+    emitter: DepthwiseEmitter
     lines: tuple[int, int]  # pictures' output size
     packs: bool = True
 
     @property
     def stride(self) -> int:
-        return self.walk.out_pitch
+        return self.emitter.out_pitch
 
     def memory(self, rows: int) -> int:
-        return -(-rows // self.lines[1]) * self.walk.line_bytes
+        return -(-rows // self.lines[1]) * self.emitter.line_bytes
 
     def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None:
         height, width = self.lines
         first, last = k.div(start, width), k.div(end, width)
-        with k.loop(first, last, self.walk.shapes[0].rows) as line:
-            out = k.at(memory, k.mul(k.sub(line, first), self.walk.line_bytes), I8)
-            self.walk.row_tile(k.div(line, height), k.rem(line, height), out)
-
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
-        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
+        with k.loop(first, last, self.emitter.shapes[0].rows) as line:
+            out = k.at(memory, k.mul(k.sub(line, first), self.emitter.line_bytes), I8)
+            self.emitter.row_tile(k.div(line, height), k.rem(line, height), out)
 
 
 def band(height: int, line_bytes: int) -> int:
@@ -145,12 +150,12 @@ def band(height: int, line_bytes: int) -> int:
 def emit_behind(k: StepEmitter, op: Op) -> None:
     before, first, second = parts(op)
     assert second is not None
-    job = layer(first)
+    job = depthwise_conv(first)
     weights = second.operand(1).values
     kind = arithmetic(second, weights.reshape(len(weights), -1), k.target)
     lines = band(job.out[0], job.out[1] * job.channels * 4)
     size = Product(job.batch * job.out[0] // lines, lines * job.out[1], len(weights), job.channels)
-    plan = plan_product(k.target, kind.core, size, True, size.inner * job.channels * 4)
+    plan = block_product(k.target, kind.core, size, True, size.inner * job.channels * 4)
     plan = replace(plan, block=plan.per_line(size))
     runs = runs_for(first, job, k.target)
     shapes = choose_tiles(job, runs, k.target, lines)
@@ -159,7 +164,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
         behind = lines * job.out[1] * job.channels * 4 + MARGIN  # the band is in front of the ring
         source = expanded(k, before, -(-behind // LINE) * LINE, shapes[0].lines, 1)
         source.restart(k, 0)
-    rows = DepthwiseRows(Walk(k, first, job, runs, shapes, source), job.out)
+    rows = DepthwiseRows(DepthwiseEmitter(k, first, job, runs, shapes, source), job.out)
     residual, dense = Inputs.of(second).residual, size.n * kind.epilogue.out_bytes
     at = Operands(
         k.constant(packed(kind, size, plan)),
@@ -176,7 +181,7 @@ def emit_behind(k: StepEmitter, op: Op) -> None:
 # -- the product before it into depthwise ---------------------------------------------------------
 
 
-def channel_groups(job: Layer, runs: list[Blocks], lines: int) -> int:
+def channel_groups(job: DepthwiseConv, runs: list[Blocks], lines: int) -> int:
     """In how many groups of whole blocks the channels are cut."""
     count = runs[0].count
     if len(runs) > 1 or runs[0].stored < runs[0].kind.channels:
@@ -190,13 +195,13 @@ def emit_before(k: StepEmitter, op: Op) -> None:
     """Units of (picture, group of channels, band of row tiles)."""
     before, second, _ = parts(op)
     assert before is not None
-    job = layer(second)
+    job = depthwise_conv(second)
     runs = runs_for(second, job, k.target)
     shapes = choose_tiles(job, runs, k.target)
     rows = shapes[0].rows
     groups = channel_groups(job, runs, shapes[0].lines)
     source = expanded(k, before, 0, shapes[0].lines, groups)
-    walk = Walk(k, second, job, runs, shapes, source)
+    emitter = DepthwiseEmitter(k, second, job, runs, shapes, source)
     tiles = math.ceil(job.out[0] / rows)
     bands = min(tiles, math.ceil(UNITS / (job.batch * groups)))
     each = math.ceil(tiles / bands)
@@ -212,9 +217,9 @@ def emit_before(k: StepEmitter, op: Op) -> None:
         first = k.mul(number, each)
         with k.loop(first, k.min(k.add(first, each), tiles)) as tile:
             y = k.min(k.mul(tile, rows), job.out[0] - rows)
-            place = k.mul(k.add(k.mul(picture, job.out[0]), y), walk.line_bytes)
+            place = k.mul(k.add(k.mul(picture, job.out[0]), y), emitter.line_bytes)
             out, added = (None if p is None else k.at(p, place, I8) for p in pointers)
-            walk.row_tile(picture, y, out, group, groups, added)
+            emitter.row_tile(picture, y, out, group, groups, added)
 
 
 KERNELS = {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .....ir import Array, Op
+from .....ir import Array, Op, Tensor
 from ...codegen.emit import I8, I64, PTR, Emitter, vector
 from ...codegen.program import StepEmitter
+from ...codegen.vectors import WHOLE
 from ...isa.base import isa_of
 from ...isa.targets import Target
 
@@ -34,6 +35,11 @@ def emit_lut(k: StepEmitter, op: Op) -> None:
         name, build = (f"lut_{lanes}", _vectors) if whole else ("lut_1", _bytes)
         function = k.program.function(name, [PTR, PTR, PTR, I64], build)
         k.b.call(function, [*args, k.i64(k.sub(last, first))])
+
+
+def overwritten(op: Op) -> list[Tensor]:
+    """Where all vectors are whole: else the last one looks up bytes twice."""
+    return [t for t in op.inputs if t is not None and t.nbytes % WHOLE == 0]
 
 
 def _bytes(e: Emitter) -> None:

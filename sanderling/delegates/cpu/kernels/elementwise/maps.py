@@ -12,23 +12,12 @@ import numpy as np
 
 from .....ir import Array, DType, Op, Shape, Tensor
 from .....ir.expr import SCALAR_OPS, Const, Expr, Input, inputs_of, render, to_str, walk
-from ...codegen.elements import (
-    load,
-    memory_type,
-    store,
-    widest,
-)
-from ...codegen.emit import (
-    F32,
-    I64,
-    PTR,
-    Emitter,
-    Int,
-    Value,
-)
+from ...codegen.elements import load, memory_type, store, widest
+from ...codegen.emit import F32, I64, PTR, Emitter, Int, Value
 from ...codegen.narrowing import Packing
 from ...codegen.program import StepEmitter
 from ...codegen.render import ROOT_HALF, render_vector
+from ...codegen.vectors import WHOLE
 from ..row import Kernel
 
 
@@ -375,4 +364,15 @@ class _Row:
             store(e, value, e.at(target, start, memory_type(self.out)), self.out, part)
 
 
-KERNELS = {"cpu.MAP": Kernel(emit_map, name=lambda op: "map")}
+def overwritten(op: Op) -> list[Tensor]:
+    """Operands that go along with the result, element by element. Rows must be whole vectors: of
+    other rows the last vector reaches back, and elements are computed twice."""
+    m, y = lengthen(Map.of(op)), op.outputs[0]
+    if 0 in y.shape or not m.layout.sizes or m.layout.sizes[-1] % WHOLE:
+        return []
+    spread = {o.tensor for o in m.operands if math.prod(o.shape) != math.prod(y.shape)}
+    along = dict.fromkeys(o.tensor for o in m.operands)
+    return [t for t in along if t is not None and t not in spread and t.nbytes == y.nbytes]
+
+
+KERNELS = {"cpu.MAP": Kernel(emit_map, name=lambda op: "map", overwrites=overwritten)}

@@ -49,7 +49,7 @@ from .arithmetic import (
     right_shift,
     squared_difference,
 )
-from .lut import emit_lut, fast_lut
+from .lut import emit_lut, fast_lut, overwritten
 from .maps import emit_map
 from .operands import (
     BYTES,
@@ -214,5 +214,5 @@ KERNELS = {
         for name in EXPRESSIONS
         if not name.startswith("cpu.")
     },
-    "cpu.LUT": Kernel(emit_lut, name=lambda op: "lut"),
+    "cpu.LUT": Kernel(emit_lut, name=lambda op: "lut", overwrites=overwritten),
 }

@@ -24,11 +24,6 @@ TABLED = ("ABS", "EXP", "GELU", "LOG", "LOGISTIC", "RSQRT", "SQRT", "TANH")
 ROOTS = ("RSQRT", "SQRT")  # a negative operand is an error, which compiled code cannot report
 
 
-def present(op: Op, index: int = 0) -> Tensor:
-    tensor = op.operand(index)
-    return tensor
-
-
 def is_tabled(op: Op) -> bool:
     """A function of one int16 tensor with one scale."""
     x = op.input(0)
@@ -49,7 +44,7 @@ def table_of(op: Op) -> Array:
 
 
 def refuses_tabled(op: Op, target: Target) -> str | None:
-    if op.name in ROOTS and not is_positive(present(op)):
+    if op.name in ROOTS and not is_positive(op.operand(0)):
         return "an operand may be negative, which must be reported"
     try:
         table_of(op)
@@ -79,7 +74,7 @@ def is_positive(tensor: Tensor) -> bool:
 
 
 def emit_table(k: StepEmitter, op: Op) -> None:
-    x, table, y = present(op), present(op, 1), op.outputs[0]
+    x, table, y = op.operand(0), op.operand(1), op.outputs[0]
     middle = k.at(k.ptr(table), CODES // 2, I16)
     source, target = k.ptr(x), k.ptr(y)
     begin, end = k.share(math.prod(x.shape))

@@ -56,7 +56,7 @@ class CodeEpilogue:
         return numbers.column(e, 0, first, lanes, I32)
 
     def result(self, e: Emitter, total: Value, numbers: Numbers, first: int) -> Value:
-        """Of one vector of accumulators: whole numbers with the zero point, for packing.py."""
+        """What one vector of accumulators becomes: whole numbers with their zero point."""
         lanes = total.type.count
         (factors,) = self._factors(e, numbers, [first], lanes)
         found = rescaled(e, self.rounding, total, factors, self._far(e, total.type))

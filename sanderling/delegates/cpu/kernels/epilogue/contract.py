@@ -62,7 +62,7 @@ class Numbers:
     code_words: tuple[int, int, int] = (0, 1, 2)  # of common: zero point, low and high of codes
 
     def column(self, e: Emitter, array: int, first: int, lanes: int, t: Type) -> Value:
-        """Of an array the numbers of the columns from `first` on."""
+        """An array's numbers for the columns from `first` on."""
         there = e.at(self.columns, array * self.width + first, t)
         return e.load(there, vector(t, lanes), 4)
 

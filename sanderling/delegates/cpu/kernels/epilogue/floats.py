@@ -73,11 +73,11 @@ class FloatEpilogue:
         return numbers.column(e, 0, first, lanes, F32)
 
     def result(self, e: Emitter, total: Value, numbers: Numbers, first: int) -> Value:
-        """Of one vector of accumulators."""
+        """What one vector of accumulators becomes."""
         return total
 
     def results(self, e: Emitter, sums: Sums, numbers: Numbers) -> Sequence[Value]:
-        """Of all accumulators: what several share is read once."""
+        """What all accumulators become: what several share is read once."""
         return sums.values
 
     def limits(self, e: Emitter, numbers: Numbers, lanes: int) -> BoundValues:
@@ -151,7 +151,7 @@ class HybridEpilogue(FloatEpilogue):
         return e.b.sub(e.const(total.type, 0), e.b.mul(zero, total))
 
     def result(self, e: Emitter, total: Value, numbers: Numbers, first: int) -> Value:
-        """Of sums that started without the zero point."""
+        """What sums become that started without the zero point."""
         lanes = total.type.count
         scale, bias = (numbers.column(e, i, first, lanes, F32) for i in (1, 2))
         step = e.splat(e.load(e.at(numbers.rows, 1, F32), F32, 4), lanes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...codegen.emit import F32, I32, Emitter, Value, vector
+from ...codegen.emit import F32, I32, Emitter, Type, Value, vector
 from .contract import Numbers, Output, Sums
 
 
@@ -28,16 +28,20 @@ class WholeEpilogue:
 
 @dataclass(frozen=True)
 class PartEpilogue:
-    """float32 sums, whole vectors: a part of a result. It reads no numbers."""
+    """Sums of this type, whole vectors: a part of a result. It reads no numbers."""
 
-    name: str = "part"
+    acc: Type = F32
     arrays: int = 0
     row_words: int = 0
     out_bytes: int = 4
     residual: bool = False
 
+    @property
+    def name(self) -> str:
+        return "part" if self.acc == F32 else "part_i32"
+
     def start(self, e: Emitter, numbers: Numbers, first: int, lanes: int) -> Value:
-        return e.const(vector(F32, lanes), 0)
+        return e.const(vector(self.acc, lanes), 0)
 
     def store(self, e: Emitter, sums: Sums, numbers: Numbers, output: Output) -> None:
         for value, row, first, _ in sums.stored(sums.values):

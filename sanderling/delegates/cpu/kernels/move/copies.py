@@ -37,4 +37,5 @@ def emit_nothing(k: StepEmitter, op: Op) -> None:
 
 
 VIEW = Kernel(emit_nothing, is_view=True)
-KERNELS = {"RESHAPE": VIEW, "SQUEEZE": VIEW, "EXPAND_DIMS": VIEW, "cpu.FLIP": Kernel(emit_flip)}
+FLIP = Kernel(emit_flip, overwrites=lambda op: [op.operand(0)])
+KERNELS = {"RESHAPE": VIEW, "SQUEEZE": VIEW, "EXPAND_DIMS": VIEW, "cpu.FLIP": FLIP}

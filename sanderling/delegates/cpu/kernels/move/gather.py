@@ -27,7 +27,7 @@ from .strided import (
     raw_type,
     splat_function,
 )
-from .views import present, unmovable
+from .views import unmovable
 
 
 def _size(tensor: Tensor) -> int:
@@ -118,7 +118,7 @@ def _lookup(
 
 def _gather_sizes(op: Op) -> tuple[int, int, int, int]:
     """batches, outer, size of the axis, bytes of a row."""
-    x, index = present(op), present(op, 1)
+    x, index = op.operand(0), op.operand(1)
     axis, batch = int(attr(op, "axis")), int(attr(op, "batch_dims"))
     axis += len(x.shape) * (axis < 0)
     batch += len(index.shape) * (batch < 0)
@@ -132,7 +132,7 @@ def _gather_sizes(op: Op) -> tuple[int, int, int, int]:
 
 
 def emit_gather(k: StepEmitter, op: Op) -> None:
-    x, index, y = present(op), present(op, 1), op.outputs[0]
+    x, index, y = op.operand(0), op.operand(1), op.outputs[0]
     batches, outer, size, inner = _gather_sizes(op)
     even = _even(index.data) if batches == 1 and index.is_constant else None
     if even is None:
@@ -156,7 +156,7 @@ def _even(index: Array | None) -> slice | None:
 
 
 def refuses_gather(op: Op, target: Target) -> str | None:
-    x, index = present(op), present(op, 1)
+    x, index = op.operand(0), op.operand(1)
     if index.dtype not in _INDEX:
         return f"indices of type {index.dtype.short}"
     if 0 in x.shape:
@@ -167,13 +167,13 @@ def refuses_gather(op: Op, target: Target) -> str | None:
 
 
 def emit_embedding(k: StepEmitter, op: Op) -> None:
-    index, table = present(op), present(op, 1)
+    index, table = op.operand(0), op.operand(1)
     inner = math.prod(table.shape[1:]) * _size(table)
     _lookup(k, op.outputs[0], table, index, 1, 1, table.shape[0], inner)
 
 
 def refuses_embedding(op: Op, target: Target) -> str | None:
-    index, table = present(op), present(op, 1)
+    index, table = op.operand(0), op.operand(1)
     if table.dtype is not op.outputs[0].dtype:
         return "a quantised table"
     if table.dtype.bits == 8:
@@ -187,7 +187,7 @@ def refuses_embedding(op: Op, target: Target) -> str | None:
 
 def emit_gather_nd(k: StepEmitter, op: Op) -> None:
     """The last axis of the indices holds coordinates."""
-    x, index, y = present(op), present(op, 1), op.outputs[0]
+    x, index, y = op.operand(0), op.operand(1), op.outputs[0]
     depth, kind = index.shape[-1], index_type(index)
     count = math.prod(index.shape[:-1])
     size = math.prod(x.shape[depth:]) * _size(x)
@@ -206,7 +206,7 @@ def emit_gather_nd(k: StepEmitter, op: Op) -> None:
 
 
 def refuses_gather_nd(op: Op, target: Target) -> str | None:
-    x, index = present(op), present(op, 1)
+    x, index = op.operand(0), op.operand(1)
     if index.dtype not in _INDEX:
         return f"indices of type {index.dtype.short}"
     if 0 in x.shape or index.shape[-1] == 0:
@@ -227,13 +227,13 @@ def _one_hot_sizes(op: Op) -> tuple[int, int, int]:
 
 
 def emit_one_hot(k: StepEmitter, op: Op) -> None:
-    index, y = present(op), op.outputs[0]
+    index, y = op.operand(0), op.outputs[0]
     before, depth, behind = _one_hot_sizes(op)
     if 0 in y.shape:
         return
     size, kind, t = _size(y), index_type(index), raw_type(_size(y))
     target, places = k.ptr(y), k.ptr(index)
-    hot, off = k.load(k.ptr(present(op, 2)), t), k.ptr(present(op, 3))
+    hot, off = k.load(k.ptr(op.operand(2)), t), k.ptr(op.operand(3))
     fill, row = splat_function(k, size), depth * behind * size
     begin, end = k.share(before)
     with k.loop(begin, end) as i:
@@ -249,9 +249,9 @@ def emit_one_hot(k: StepEmitter, op: Op) -> None:
 
 
 def refuses_one_hot(op: Op, target: Target) -> str | None:
-    if present(op).dtype not in (DType.INT32, DType.INT64):
-        return f"indices of type {present(op).dtype.short}"
-    return unmovable(op, [present(op, 2), present(op, 3)], (1,), plain=True)
+    if op.operand(0).dtype not in (DType.INT32, DType.INT64):
+        return f"indices of type {op.operand(0).dtype.short}"
+    return unmovable(op, [op.operand(2), op.operand(3)], (1,), plain=True)
 
 
 # -- dynamic update ---------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def refuses_one_hot(op: Op, target: Target) -> str | None:
 
 def emit_update(k: StepEmitter, op: Op) -> None:
     """Rows of the outermost axis are shared: a worker copies its own, then updates them."""
-    x, update, start, y = present(op), present(op, 1), present(op, 2), op.outputs[0]
+    x, update, start, y = op.operand(0), op.operand(1), op.operand(2), op.outputs[0]
     if 0 in y.shape:
         return
     axis = next((i for i, n in enumerate(x.shape) if n > 1), 0)
@@ -281,11 +281,11 @@ def emit_update(k: StepEmitter, op: Op) -> None:
     if update.nbytes == 0:
         return
     height = update.shape[axis] if x.shape else 1
-    walk = collapse(_one(box, axis), _one(addresses(update), axis))
+    traversal = collapse(_one(box, axis), _one(addresses(update), axis))
     with k.loop(k.max(begin, first), k.min(end, k.add(first, height))) as i:
         to = k.at(target, k.add(k.mul(i, row), offset), I8)
         by = k.at(new, k.mul(k.sub(i, first), update.nbytes // height), I8)
-        _boxes(k, to, by, walk.dims, walk.run)
+        _boxes(k, to, by, traversal.dims, traversal.run)
 
 
 def _one(view: Array, axis: int) -> Array:
@@ -303,7 +303,7 @@ def _boxes(k: StepEmitter, to: Value, by: Value, dims: Sequence[Dim], run: int) 
 
 
 def refuses_update(op: Op, target: Target) -> str | None:
-    x, update, start = present(op), present(op, 1), present(op, 2)
+    x, update, start = op.operand(0), op.operand(1), op.operand(2)
     fits = len(x.shape) == len(update.shape) == math.prod(start.shape) and all(
         u <= n for u, n in zip(update.shape, x.shape, strict=True)
     )
@@ -316,5 +316,7 @@ KERNELS = {
     "GATHER": Kernel(emit_gather, refuses_gather),
     "GATHER_ND": Kernel(emit_gather_nd, refuses_gather_nd),
     "ONE_HOT": Kernel(emit_one_hot, refuses_one_hot, plain_codes=True),
-    "DYNAMIC_UPDATE_SLICE": Kernel(emit_update, refuses_update),
+    "DYNAMIC_UPDATE_SLICE": Kernel(
+        emit_update, refuses_update, overwrites=lambda op: [op.operand(0)]
+    ),
 }

@@ -18,7 +18,7 @@ from ..products.dynamic_range import unfit_blocks
 from ..row import Kernel
 from . import gather
 from .strided import copy_rows
-from .views import present, unmovable
+from .views import unmovable
 
 _INDEX = (DType.INT32, DType.INT64)
 PIECE = 4096  # bytes of a row that are worth a worker
@@ -29,7 +29,7 @@ PIECE = 4096  # bytes of a row that are worth a worker
 
 def emit_scatter(k: StepEmitter, op: Op) -> None:
     """Pieces of the rows are shared, so that a place's updates are added up in order."""
-    index, updates, y = present(op), present(op, 1), op.outputs[0]
+    index, updates, y = op.operand(0), op.operand(1), op.outputs[0]
     depth, kind, t = index.shape[-1], index_type(index), llvm_type(y.dtype.numpy)
     count, size = math.prod(index.shape[:-1]), y.dtype.bits // 8
     row, rows = math.prod(y.shape[depth:]), math.prod(y.shape[:depth])
@@ -83,7 +83,7 @@ def _build_add(e: Emitter, t: Type, dtype: DType) -> None:
 
 
 def refuses_scatter(op: Op, target: Target) -> str | None:
-    index, updates, y = present(op), present(op, 1), op.outputs[0]
+    index, updates, y = op.operand(0), op.operand(1), op.outputs[0]
     if index.dtype not in _INDEX or not index.shape or not 0 < index.shape[-1] <= len(y.shape):
         return f"indices of type {index.dtype.short}"
     depth = index.shape[-1]
@@ -101,7 +101,7 @@ def refuses_scatter(op: Op, target: Target) -> str | None:
 
 def emit_reverse(k: StepEmitter, op: Op) -> None:
     """Rows behind the later of the two axes are copied, each from its place."""
-    x, lengths = present(op), present(op, 1)
+    x, lengths = op.operand(0), op.operand(1)
     along, batch = int(attr(op, "seq_dim")), int(attr(op, "batch_dim"))
     low, high = sorted((along, batch))
     between, size = math.prod(x.shape[low + 1 : high]), x.shape[along]
@@ -124,7 +124,7 @@ def emit_reverse(k: StepEmitter, op: Op) -> None:
 
 
 def refuses_reverse(op: Op, target: Target) -> str | None:
-    x, lengths = present(op), present(op, 1)
+    x, lengths = op.operand(0), op.operand(1)
     along, batch = int(attr(op, "seq_dim")), int(attr(op, "batch_dim"))
     rank = len(x.shape)
     if not (0 <= along < rank and 0 <= batch < rank and along != batch) or 0 in x.shape:
@@ -140,7 +140,7 @@ def refuses_reverse(op: Op, target: Target) -> str | None:
 
 
 def emit_embedding(k: StepEmitter, op: Op) -> None:
-    index, table, y = present(op), present(op, 1), op.outputs[0]
+    index, table, y = op.operand(0), op.operand(1), op.outputs[0]
     if table.dtype is y.dtype:
         gather.emit_embedding(k, op)
         return
@@ -167,7 +167,7 @@ def emit_embedding(k: StepEmitter, op: Op) -> None:
 
 
 def _scales(op: Op, table: Tensor) -> Array:
-    """Of each row, or of its blocks: [rows, blocks]."""
+    """The scale of each row, or of each of its blocks: [rows, blocks]."""
     held = table.quantisation
     if held.block is not None:
         return block_scales(op, held.block, table.values)
@@ -191,7 +191,7 @@ _CODES = (DType.INT8, DType.UINT8, DType.INT4, DType.INT2)
 
 
 def refuses_embedding(op: Op, target: Target) -> str | None:
-    index, table, y = present(op), present(op, 1), op.outputs[0]
+    index, table, y = op.operand(0), op.operand(1), op.outputs[0]
     if table.dtype is y.dtype:
         return gather.refuses_embedding(op, target)
     quant = table.quant

@@ -15,14 +15,14 @@ from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..row import Kernel
 from .strided import addresses, move, scalar
-from .views import present, unmovable, values
+from .views import unmovable, values
 
 # A view of the output, the operand (or a constant) that fills it, a view of that.
 Part = tuple[Array, "int | Array", Array]
 
 
 def _diagonal(flat: Array, rows: int, columns: int) -> tuple[Array, list[Array]]:
-    """Of matrices [batch, rows * columns]: their diagonals, and all the rest in pieces.
+    """The diagonals of matrices [batch, rows * columns], and all the rest in pieces.
 
     From the first element on, rows of columns + 1 elements begin on the diagonal.
     """
@@ -34,7 +34,7 @@ def _diagonal(flat: Array, rows: int, columns: int) -> tuple[Array, list[Array]]
 
 def _matrix_diag(op: Op) -> list[Part]:
     """The rest is 0, not the zero point."""
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     n = x.shape[-1]
     batch = math.prod(x.shape[:-1])
     inner, rest = _diagonal(addresses(y, (batch, n * n)), n, n)
@@ -46,7 +46,7 @@ def _matrix_diag(op: Op) -> list[Part]:
 
 
 def _set_diag(op: Op) -> list[Part]:
-    x, diagonal, y = present(op), present(op, 1), op.outputs[0]
+    x, diagonal, y = op.operand(0), op.operand(1), op.outputs[0]
     rows, columns = x.shape[-2:]
     shape = (math.prod(x.shape[:-2]), rows * columns)
     inner, rest = _diagonal(addresses(y, shape), rows, columns)
@@ -59,7 +59,7 @@ def _set_diag(op: Op) -> list[Part]:
 
 def _dilate(op: Op) -> list[Part]:
     """Along each axis in turn: what is off the grid, of what is on the grid of those before."""
-    x, whole = present(op), addresses(op.outputs[0])
+    x, whole = op.operand(0), addresses(op.outputs[0])
     grid = [slice(None, None, f) for f in values(op, 1)]
     found: list[Part] = [(whole[tuple(grid)], 0, addresses(x))]
     for axis, (n, factor) in enumerate(zip(x.shape, values(op, 1), strict=True)):
@@ -88,7 +88,7 @@ def emit(k: StepEmitter, op: Op) -> None:
     target = k.ptr(op.outputs[0])
     for to, source, by in PARTS[op.name](op):
         if to.size:
-            pointer = k.ptr(present(op, source)) if isinstance(source, int) else k.constant(source)
+            pointer = k.ptr(op.operand(source)) if isinstance(source, int) else k.constant(source)
             move(k, target, to, pointer, by)
 
 
@@ -108,9 +108,9 @@ def refuses(op: Op, target: Target) -> str | None:
 
 
 def _refuses_factors(op: Op) -> str | None:
-    shape, factors = present(op).shape, values(op, 1)
+    shape, factors = op.operand(0).shape, values(op, 1)
     fits = len(shape) == len(factors) and all(f >= 1 for f in factors)
-    return None if fits and math.prod(present(op, 2).shape) == 1 else "its operands do not fit"
+    return None if fits and math.prod(op.operand(2).shape) == 1 else "its operands do not fit"
 
 
 KERNELS = {name: Kernel(emit, refuses, plain_codes=True) for name in PARTS}

@@ -96,14 +96,14 @@ class Dim:
 
 
 @dataclass(frozen=True)
-class Walk:
+class Traversal:
     """dims, outermost first in the target's order, around runs of contiguous bytes."""
 
     dims: tuple[Dim, ...]
     run: int
 
 
-def collapse(target: Array, source: Array) -> Walk:
+def collapse(target: Array, source: Array) -> Traversal:
     """The fewest loops that copy source to target."""
     dims = [
         Dim(n, to, by)
@@ -122,10 +122,10 @@ def collapse(target: Array, source: Array) -> Walk:
     run = target.itemsize
     if merged and merged[-1].to == merged[-1].by == run:
         run *= merged.pop().size
-    return Walk(tuple(merged), run)
+    return Traversal(tuple(merged), run)
 
 
-# -- the walk ---------------------------------------------------------------------------------
+# -- the traversal ------------------------------------------------------------------------------
 
 
 def move(k: StepEmitter, target: Value, to: Array, source: Value, by: Array) -> None:
@@ -133,16 +133,16 @@ def move(k: StepEmitter, target: Value, to: Array, source: Value, by: Array) -> 
     assert to.shape == by.shape and to.itemsize == by.itemsize
     if to.size == 0:
         return
-    walk = collapse(to, by)
+    traversal = collapse(to, by)
     target, source = k.at(target, offset_of(to), I8), k.at(source, offset_of(by), I8)
-    last = walk.dims[-1] if walk.dims else None
-    small = walk.run in (1, 2, 4, 8)
+    last = traversal.dims[-1] if traversal.dims else None
+    small = traversal.run in (1, 2, 4, 8)
     if not small or last is None:
-        _copy(k, target, source, walk)
-    elif last.to == walk.run and last.by == 0:
-        _splat(k, target, source, walk)
+        _copy(k, target, source, traversal)
+    elif last.to == traversal.run and last.by == 0:
+        _splat(k, target, source, traversal)
     else:
-        _elements(k, target, source, walk)
+        _elements(k, target, source, traversal)
 
 
 # Emits one unit: (target, source, how many of the unit's dimension).
@@ -189,9 +189,9 @@ def _rows_per_unit(row: int) -> int:
     return max(SMALL // max(row, 1), 1)
 
 
-def _copy(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
+def _copy(k: StepEmitter, target: Value, source: Value, traversal: Traversal) -> None:
     """Rows of contiguous bytes; long rows are cut in pieces."""
-    dims, run = list(walk.dims), walk.run
+    dims, run = list(traversal.dims), traversal.run
     if run >= 2 * PIECE or not dims:
         step = k.target.width
         _units(
@@ -217,12 +217,12 @@ def _copy(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
     )
 
 
-def _splat(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
-    *dims, last = walk.dims
+def _splat(k: StepEmitter, target: Value, source: Value, traversal: Traversal) -> None:
+    *dims, last = traversal.dims
     dims = dims or [Dim(1, 0, 0)]
     at = _inner(dims)
-    rows, size = dims[at], last.size * walk.run
-    function = splat_function(k, walk.run)
+    rows, size = dims[at], last.size * traversal.run
+    function = splat_function(k, traversal.run)
 
     def unit(to: Value, by: Value, n: Int) -> None:
         k.b.call(function, [to, by, k.i64(n), I64(size), I64(rows.to), I64(rows.by)])
@@ -236,9 +236,9 @@ def _splat(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
         _units(k, target, source, _apart(dims, at), rows, _rows_per_unit(size), unit)
 
 
-def _elements(k: StepEmitter, target: Value, source: Value, walk: Walk) -> None:
+def _elements(k: StepEmitter, target: Value, source: Value, traversal: Traversal) -> None:
     """Elements that are not neighbours on both sides: a transposition, or one by one."""
-    dims, size = walk.dims, walk.run
+    dims, size = traversal.dims, traversal.run
     a = len(dims) - 1
     b = next((i for i, d in enumerate(dims) if d.by == size and i != a), None)
     if b is not None and dims[a].to == size:

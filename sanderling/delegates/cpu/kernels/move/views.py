@@ -39,14 +39,9 @@ def _need_few(pieces: int) -> None:
         raise UnsupportedError(f"it moves {pieces} pieces, more than {MOST_PIECES}")
 
 
-def present(op: Op, index: int = 0) -> Tensor:
-    tensor = op.operand(index)
-    return tensor
-
-
 def values(op: Op, index: int) -> list[int]:
     """A constant operand of integers."""
-    return ints(present(op, index).data)
+    return ints(op.operand(index).data)
 
 
 # -- what moves where -------------------------------------------------------------------------
@@ -61,7 +56,7 @@ def _as_defined(data: int) -> Callable[[Op], list[Pair]]:
             rest[data] = x
             return OPS[op.name].evaluate(op, rest)
 
-        views = seen(present(op, data), look)
+        views = seen(op.operand(data), look)
         return [
             (i, addresses(y), data, v)
             for i, (y, v) in enumerate(zip(op.outputs, views, strict=True))
@@ -71,7 +66,7 @@ def _as_defined(data: int) -> Callable[[Op], list[Pair]]:
 
 
 def _concatenation(op: Op) -> list[Pair]:
-    shapes = [present(op, i).shape or (1,) for i in range(len(op.inputs))]
+    shapes = [op.operand(i).shape or (1,) for i in range(len(op.inputs))]
     whole = addresses(op.outputs[0])
     axis = int(attr(op, "axis")) % whole.ndim
     ends = list(itertools.accumulate(s[axis] for s in shapes))
@@ -80,7 +75,7 @@ def _concatenation(op: Op) -> list[Pair]:
             0,
             whole[(*[slice(None)] * axis, slice(end - s[axis], end))],
             i,
-            addresses(present(op, i), s),
+            addresses(op.operand(i), s),
         )
         for i, (s, end) in enumerate(zip(shapes, ends, strict=True))
     ]
@@ -90,7 +85,7 @@ def _pack(op: Op) -> list[Pair]:
     whole = addresses(op.outputs[0])
     axis = int(attr(op, "axis")) % whole.ndim
     places: list[Any] = [(*[slice(None)] * axis, i, ...) for i in range(len(op.inputs))]
-    return [(0, whole[at], i, addresses(present(op, i))) for i, at in enumerate(places)]
+    return [(0, whole[at], i, addresses(op.operand(i))) for i, at in enumerate(places)]
 
 
 def _around(whole: Array, inner: Sequence[slice]) -> list[Array]:
@@ -114,7 +109,7 @@ def _zero(op: Op) -> Array:
 
 
 def _pad(op: Op) -> list[Pair]:
-    x, whole, margins = present(op), addresses(op.outputs[0]), values(op, 1)
+    x, whole, margins = op.operand(0), addresses(op.outputs[0]), values(op, 1)
     inner = [slice(b, b + n) for b, n in zip(margins[::2], x.shape, strict=True)]
     value: int | Array = 2 if op.input(2) is not None else _zero(op)
     return [(0, whole[tuple(inner)], 0, addresses(x)), *_filled(whole, inner, value)]
@@ -122,7 +117,7 @@ def _pad(op: Op) -> list[Pair]:
 
 def _mirror_pad(op: Op) -> list[Pair]:
     """Along each axis three parts: what is before, mirrored; the axis; what is after, mirrored."""
-    x, whole, margins = present(op), addresses(op.outputs[0]), values(op, 1)
+    x, whole, margins = op.operand(0), addresses(op.outputs[0]), values(op, 1)
     edge = int(attr(op, "mode") == "REFLECT")
     parts = []
     for n, before, after in zip(x.shape, margins[::2], margins[1::2], strict=True):
@@ -151,7 +146,7 @@ def _as_slice(indices: range) -> slice:
 
 
 def _space_to_depth(op: Op) -> list[Pair]:
-    x, block = present(op), int(attr(op, "block_size"))
+    x, block = op.operand(0), int(attr(op, "block_size"))
     n, h, w, _ = op.outputs[0].shape
     c = x.shape[3]
     source = addresses(x, (n, h, block, w, block, c)).transpose(0, 1, 3, 2, 4, 5)
@@ -159,7 +154,7 @@ def _space_to_depth(op: Op) -> list[Pair]:
 
 
 def _depth_to_space(op: Op) -> list[Pair]:
-    x, block = present(op), int(attr(op, "block_size"))
+    x, block = op.operand(0), int(attr(op, "block_size"))
     n, h, w, _ = x.shape
     c = op.outputs[0].shape[3]
     target = addresses(op.outputs[0], (n, h, block, w, block, c)).transpose(0, 1, 3, 2, 4, 5)
@@ -205,7 +200,7 @@ def _are_many(op: Op) -> bool:
 
 
 def _space_to_batch(op: Op) -> list[Pair]:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     if _are_many(op):
         whole, source = _whole_blocks(y, x, values(op, 1))
         return [(0, whole, 0, source)]
@@ -218,7 +213,7 @@ def _space_to_batch(op: Op) -> list[Pair]:
 
 
 def _batch_to_space(op: Op) -> list[Pair]:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     if _are_many(op):
         source, whole = _whole_blocks(x, y, values(op, 1))
         return [(0, whole, 0, source)]
@@ -228,7 +223,7 @@ def _batch_to_space(op: Op) -> list[Pair]:
 
 
 def _tile(op: Op) -> list[Pair]:
-    x, times = present(op), values(op, 1)
+    x, times = op.operand(0), values(op, 1)
     split = [n for pair in zip(times, x.shape, strict=True) for n in pair]
     source = addresses(x)[tuple(s for _ in x.shape for s in (None, slice(None)))]
     return [(0, addresses(op.outputs[0], split), 0, np.broadcast_to(source, split))]
@@ -236,7 +231,7 @@ def _tile(op: Op) -> list[Pair]:
 
 def _broadcast_to(op: Op) -> list[Pair]:
     whole = addresses(op.outputs[0])
-    return [(0, whole, 0, np.broadcast_to(addresses(present(op)), whole.shape))]
+    return [(0, whole, 0, np.broadcast_to(addresses(op.operand(0)), whole.shape))]
 
 
 def _fill(op: Op) -> list[Pair]:
@@ -257,11 +252,11 @@ def _constant(make: Callable[[Op], Array]) -> Callable[[Op], list[Pair]]:
 
 
 def _shape_of(op: Op) -> Array:
-    return np.array(present(op).shape, op.outputs[0].dtype.numpy)
+    return np.array(op.operand(0).shape, op.outputs[0].dtype.numpy)
 
 
 def _rank_of(op: Op) -> Array:
-    return np.array(len(present(op).shape), np.int32)
+    return np.array(len(op.operand(0).shape), np.int32)
 
 
 @dataclass(frozen=True)
@@ -346,7 +341,7 @@ def unmovable(
 ) -> str | None:
     """Why these operands cannot be moved to the outputs as they are. plain: Kernel.plain_codes."""
     for index in constants:
-        if op.input(index) is not None and not present(op, index).is_constant:
+        if op.input(index) is not None and not op.operand(index).is_constant:
             return f"operand {index} is known at run time only"
     tensors = [t for t in (*moved, *op.outputs) if t is not None]
     if any(t.dtype.bits < 8 or t.dtype.bits % 8 for t in tensors):
@@ -444,14 +439,14 @@ def _rescale(
     k: StepEmitter, target: Value, to: Array, source: Value, by: Array, x: Tensor, y: Tensor
 ) -> None:
     """Rows of the input, each contiguous on both sides, under the output's scale."""
-    walk = collapse(to, by)
-    assert len(walk.dims) <= 1, "a concatenation is rows of parts"
+    traversal = collapse(to, by)
+    assert len(traversal.dims) <= 1, "a concatenation is rows of parts"
     flip = 128 * (x.dtype is DType.INT8)
     (scale, zero), (new_scale, new_zero) = codes_of(x), codes_of(y)
     ratio = np.float32(scale) * (np.float32(1) / np.float32(new_scale))
     offset = np.float32(-(zero + flip)) * ratio
     params = k.constant(np.array([ratio, offset, new_zero + flip], np.float32))
-    rows = walk.dims[0] if walk.dims else Dim(1, 0, 0)
+    rows = traversal.dims[0] if traversal.dims else Dim(1, 0, 0)
     function = k.program.function(
         f"rescale_{x.dtype.short}", [PTR, PTR, I64, PTR], lambda e: _build_rescale(e, -flip)
     )
@@ -463,7 +458,7 @@ def _rescale(
             [
                 k.at(target, k.mul(row, rows.to), I8),
                 k.at(source, k.mul(row, rows.by), I8),
-                I64(walk.run),
+                I64(traversal.run),
                 params,
             ],
         )

@@ -41,8 +41,8 @@ from .cores import (
 )
 from .dynamic_range import WEIGHTS as HYBRID_WEIGHTS
 from .dynamic_range import block_of, is_hybrid, is_symmetric, unfit_blocks
-from .gemm import Operands, Product, estimate, plan_product, walk
-from .packed_weights import Arithmetic, columns, weights_of
+from .gemm import Arithmetic, Operands, Product, block_product, estimate, walk
+from .packed_weights import columns, weights_of
 from .rounding16 import refuses_words, word_rescale, word_rounding
 from .sources import (
     Change,
@@ -61,8 +61,18 @@ from .sources import (
     pieces,
 )
 from .sparse import emit_sparse
-from .winograd import Plan as WinogradPlan
-from .winograd import choose_plan, emit_winograd, fold, folded, suits
+from .winograd import (
+    FLOATS,
+    WinogradBlocking,
+    Words,
+    choose_blocking,
+    emit_winograd,
+    exact,
+    fold,
+    folded,
+    suits,
+)
+from .winograd import Kind as WinogradKind
 
 F32_CORE = FloatCore()
 
@@ -92,26 +102,46 @@ def emit_conv(k: StepEmitter, op: Op) -> None:
     groups = x.shape[3] // weights.shape[3]
     w = window(op, groups)
     n = weights.shape[0]
-    direct = is_bf16(op) or Fused.of(op).zeros
-    plan = None if direct else winograd_plan(op, k.target, F32_CORE)
-    if plan is not None:
-        filters = weights if folded(w) is w else fold(weights)
-        bias = bias_of(op, n, np.float32)
-        emit_winograd(k, op, float_epilogue(op), filters, bias, words(*bounds(op)), plan)
+    matrix = weights.reshape(n, -1)
+    plan = None if is_bf16(op) or Fused.of(op).zeros else winograd_blocking(op, k.target)
+    if plan is None:
+        emit_product(k, op, matrix, w, groups)
         return
-    emit_product(k, op, weights.reshape(n, -1), w, groups)
+    kind = arithmetic(op, matrix, k.target)
+    filters = kind.matrix.reshape(weights.shape)
+    with rounding(k, kind.epilogue):
+        emit_winograd(k, op, kind, fold(filters) if plan.is_folded else filters, plan)
 
 
-def winograd_plan(op: Op, target: Target, core: Core) -> WinogradPlan | None:
-    """How a float convolution takes fewer products, if that is faster than all of them with this
-    core."""
+def winograd_blocking(op: Op, target: Target, core: Core | None = None) -> WinogradBlocking | None:
+    """How a convolution takes fewer products, if that is faster than all of them with this core
+    (default: its own)."""
     weights, x = op.operand(1).values, op.operand(0)
     groups = x.shape[3] // weights.shape[3]
-    w, n = window(op, groups), weights.shape[0]
-    small = folded(w)
-    if not suits(op, small, groups, target):
+    w, kind = window(op, groups), winograd_kind(op, target)
+    if kind is None:
         return None
-    return choose_plan(target, small, n, plain_cycles(target, w, n, core))
+    small = folded(w) if kind is FLOATS else w
+    if not suits(small, groups, target, kind):
+        return None
+    if core is None:
+        core = F32_CORE if kind is FLOATS else core_for(x.dtype, target, real_weights(op), True)
+    return choose_blocking(
+        target, small, len(weights), plain_cycles(target, w, len(weights), core), kind
+    )
+
+
+def winograd_kind(op: Op, target: Target) -> WinogradKind | None:
+    """Floats, and 8-bit codes where there is no dot product instruction for them."""
+    dtype = op.operand(0).dtype
+    if Inputs.of(op).table is not None:
+        return None
+    if dtype is DType.FLOAT32:
+        return FLOATS
+    bytes_by_word = dtype in (DType.INT8, DType.UINT8) and dot_core(target) is None
+    if not bytes_by_word or not exact(real_weights(op)):
+        return None
+    return Words(wide_core(target), dtype is DType.INT8)
 
 
 def emit_fully_connected(k: StepEmitter, op: Op) -> None:
@@ -158,7 +188,7 @@ def _emit_product(
     if spread is not None and not isinstance(rows, LineRows):
         size = replace(size, outer=w.batch * w.out_height, inner=w.out_width)
         line_bytes = w.out_width * rows.stride
-    plan = plan_product(k.target, kind.core, size, rows.packs, line_bytes)
+    plan = block_product(k.target, kind.core, size, rows.packs, line_bytes)
     if isinstance(rows, LineRows) and w.batch > 1:  # a block's lines are of one image
         lines = max(
             d
@@ -331,6 +361,12 @@ def weight_zero(op: Op) -> int:
     return scale_zero(w)[1] if subtracts and quant(w).scale.size == 1 else 0
 
 
+def real_weights(op: Op) -> Array:
+    """The codes of the weights without their zero point, [N, ...]."""
+    weights = op.operand(1).values
+    return weights.reshape(len(weights), -1).astype(np.int32) - weight_zero(op)
+
+
 def _integer(op: Op, weights: Array, target: Target, chains: bool, by_word: bool) -> Arithmetic:
     x, out = op.operand(0), op.outputs[0]
     n, zero_in = len(weights), scale_zero(x)[1]
@@ -384,7 +420,7 @@ def _integer(op: Op, weights: Array, target: Target, chains: bool, by_word: bool
 
 
 def _own_bounds(op: Op) -> tuple[int, int]:
-    """Of the product alone, before a residual is added: without its zero point."""
+    """The bounds of the product alone, before a residual is added: without its zero point."""
     zero = _inner(op)[1]
     low, high = op.outputs[0].dtype.bounds
     return low - zero, high - zero
@@ -570,7 +606,7 @@ PRODUCT = Kernel(
     reads=reads_apart,
     writes=lambda op: True,
     weights=(1,),
-    fuses=frozenset({"residual", "map", "map of two"}),
+    fuses=frozenset({"residual", "map", "map of two", "dynamic", "bf16", "zeros"}),
 )
 CONVOLUTION = replace(PRODUCT, fuses=PRODUCT.fuses | {"pad"})
 CONNECTED = replace(PRODUCT, emit=emit_fully_connected)

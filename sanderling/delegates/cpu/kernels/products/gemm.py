@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from .....ir import Array
 from ...codegen.emit import (
     F32,
     I8,
@@ -273,6 +274,20 @@ def _sum_near(
 
 
 @dataclass(frozen=True)
+class Arithmetic:
+    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
+
+    core: Core
+    epilogue: Epilogue
+    matrix: Array
+    columns: tuple[Array, ...]
+    common: Array
+    zero: int = 0  # of the activations: what lies beyond the picture's edge
+    sums: int = 0  # how often a row's own sum is added to its results
+    scales: Array | None = None  # of blocks along the depth
+
+
+@dataclass(frozen=True)
 class Product:
     """Sizes of a product: m = outer * inner rows, of which a tile takes neighbours of one line of
     `inner`. groups: products side by side, each with its own B and columns of C. lines: pieces
@@ -291,7 +306,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Blocking:
     """How a product is cut: tile and panels, `block` row tiles at a time, `group` panels.
 
     by_panel: units of one panel group follow each other, instead of those of one row block.
@@ -315,15 +330,21 @@ class Plan:
         return size.outer * self.per_line(size)
 
 
+def instructions(target: Target, core: Core) -> float:
+    """The instructions of a multiply-add of vectors."""
+    inner = core.inner if isinstance(core, BlockCore) else core
+    if isinstance(core, ChainCore):
+        return core.work
+    if isinstance(inner, PairCore | WordCore):
+        return 1.0 if isa_of(target).has_dot_words else 2.0
+    return 2.0 if isinstance(core, BfloatCore) and not target.bf16 else 1.0
+
+
 def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     """Cycles of the product, rows packed, and its tile."""
     inner = core.inner if isinstance(core, BlockCore) else core
-    wide = isinstance(inner, PairCore | WordCore) and not isa_of(target).has_dot_words
-    work = 2.0 if wide else 1.0
-    if isinstance(core, BfloatCore) and not target.bf16:
-        work = 2.0
+    work = instructions(target, core)
     parts = core.chain if isinstance(core, ChainCore) else 0
-    work = core.work if isinstance(core, ChainCore) else work
     pairs = isinstance(core, MatrixCore)
     steps = padded_depth(core, size.k) // inner.depth
     chained = size.lines == 1 and inner is core
@@ -331,7 +352,9 @@ def estimate(target: Target, core: Core, size: Product) -> tuple[float, Tile]:
     return cycles * size.outer * size.groups, tile
 
 
-def plan_product(target: Target, core: Core, size: Product, packs: bool, line_bytes: int) -> Plan:
+def block_product(
+    target: Target, core: Core, size: Product, packs: bool, line_bytes: int
+) -> Blocking:
     """line_bytes: what a line of `inner` rows takes in memory."""
     tile = estimate(target, core, size)[1]
     panels = Panels(size.n, tile.vectors, tile.lanes)
@@ -345,7 +368,7 @@ def plan_product(target: Target, core: Core, size: Product, packs: bool, line_by
         blocks = min(whole, math.ceil(UNITS / (groups * size.groups)))
     by_panel = not packs and size.n > size.m
     b_bytes = panel_bytes(core, size.k, panels.padded)
-    return Plan(
+    return Blocking(
         tile,
         panels,
         math.ceil(whole / blocks) * part,
@@ -384,7 +407,7 @@ class LeftoverLists:
     starts: Value
 
     def arguments(self, k: StepEmitter, number: Int, columns: int) -> dict[str, Value]:
-        """Of the panel of this number, for its tiles."""
+        """What the tiles of the panel of this number are called with."""
         first, end = (k.load(k.at(self.starts, k.add(number, i), I64), I64, 8) for i in (0, 1))
         apart = columns * QUAD
         return {
@@ -400,7 +423,7 @@ def walk(
     core: Core,
     epilogue: Epilogue,
     size: Product,
-    plan: Plan,
+    blocking: Blocking,
     rows: RowSource,
     at: Operands,
     words: RowWords | None = None,
@@ -411,43 +434,46 @@ def walk(
     tile of rows begins earlier instead of being smaller: a few rows are computed twice, so that C
     must not overlap the residual.
     """
-    tiles = plan.tiles(size)
-    blocks, groups = math.ceil(tiles / plan.block), math.ceil(plan.panels.count / plan.group)
-    memory, words_at = _memory(k, plan, rows, words)
+    tiles = blocking.tiles(size)
+    blocks, groups = (
+        math.ceil(tiles / blocking.block),
+        math.ceil(blocking.panels.count / blocking.group),
+    )
+    memory, words_at = _memory(k, blocking, rows, words)
     begin, end = k.share(blocks * groups * size.groups)
     with k.loop(begin, end, carry=[I64(-1)]) as (unit, (last,)):
-        inner, outer = (blocks, groups) if plan.by_panel else (groups, blocks)
+        inner, outer = (blocks, groups) if blocking.by_panel else (groups, blocks)
         low, rest = k.rem(unit, inner), k.div(unit, inner)
         high, group = k.rem(rest, outer), k.div(rest, outer)
-        block, panel_group = (low, high) if plan.by_panel else (high, low)
-        first = k.mul(block, plan.block)
-        stop = k.min(k.add(first, plan.block), tiles)
-        start = _row(k, size, plan, first)
+        block, panel_group = (low, high) if blocking.by_panel else (high, low)
+        first = k.mul(block, blocking.block)
+        stop = k.min(k.add(first, blocking.block), tiles)
+        start = _row(k, size, blocking, first)
         now = k.add(k.mul(group, blocks), block)
         if rows.packs or words is not None:
             with k.when(k.b.icmp_signed("!=", k.i64(now), last)):
-                until = k.add(_row(k, size, plan, k.sub(stop, 1)), plan.tile.rows)
+                until = k.add(_row(k, size, blocking, k.sub(stop, 1)), blocking.tile.rows)
                 rows.fill(k, memory, start, until, group)
                 if words is not None:
                     a = rows.address(k, memory, start, start, group)
                     words.fill(k, words_at, start, until, a, rows.stride)
         unit_of = Unit(first, stop, start, group, panel_group, memory, words_at)
-        _unit(k, core, epilogue, size, plan, rows, at, unit_of, words)
+        _unit(k, core, epilogue, size, blocking, rows, at, unit_of, words)
         k.carry([k.i64(now)])
 
 
-def _row(k: StepEmitter, size: Product, plan: Plan, number: Int) -> Int:
+def _row(k: StepEmitter, size: Product, blocking: Blocking, number: Int) -> Int:
     """The first row of a tile. The last tile of a line begins earlier, instead of being smaller."""
-    tiles, rows = plan.per_line(size), plan.tile.rows
+    tiles, rows = blocking.per_line(size), blocking.tile.rows
     line, across = k.div(number, tiles), k.rem(number, tiles)
     return k.add(k.mul(line, size.inner), k.min(k.mul(across, rows), size.inner - rows))
 
 
 def _memory(
-    k: StepEmitter, plan: Plan, rows: RowSource, words: RowWords | None
+    k: StepEmitter, blocking: Blocking, rows: RowSource, words: RowWords | None
 ) -> tuple[Value, Value]:
     """Scratch for a block of packed rows, and for the words of its rows."""
-    most = plan.block * plan.tile.rows
+    most = blocking.block * blocking.tile.rows
     packed = -(-(rows.memory(most) + MARGIN) // 64) * 64 if rows.packs else 0
     size = packed + (0 if words is None else most * words.count * 4)
     memory = k.scratch(size) if size else k.context
@@ -472,22 +498,22 @@ def _unit(
     core: Core,
     epilogue: Epilogue,
     size: Product,
-    plan: Plan,
+    blocking: Blocking,
     rows: RowSource,
     at: Operands,
     unit: Unit,
     words: RowWords | None,
 ) -> None:
     """A panel stays in the first cache while the block's rows pass by."""
-    panels, tile = plan.panels, plan.tile
-    first = k.mul(unit.panel_group, plan.group)
-    last = k.min(k.add(first, plan.group), panels.count)
+    panels, tile = blocking.panels, blocking.tile
+    first = k.mul(unit.panel_group, blocking.group)
+    last = k.min(k.add(first, blocking.group), panels.count)
 
     lined = size.lines > 1
     steps = padded_depth(core, size.k) // core.depth // size.lines
     # Each tile of the block fetches its part of the next panel, or of the next step's first.
     line = panel_bytes(core, core.depth, panels.columns)
-    stride = 0 if plan.rows_first else min(math.ceil(line / plan.block), 64)
+    stride = 0 if blocking.rows_first else min(math.ceil(line / blocking.block), 64)
 
     def call(number: Int, panel: Int, vectors: int, columns: int) -> None:
         own = Tile(tile.rows, vectors, tile.lanes, tile.chains)
@@ -498,7 +524,7 @@ def _unit(
         params = _part(k, at.params, unit.group, panel, word * panels.padded, word * panels.columns)
         column = k.add(k.mul(unit.group, size.n), k.mul(panel, panels.columns))
         across = k.mul(column, epilogue.out_bytes)
-        row = _row(k, size, plan, number)
+        row = _row(k, size, blocking, number)
         down = k.mul(row, at.ldc) if at.place is None else at.place(k, row)
         place = k.add(down, across)
         given = {
@@ -542,7 +568,7 @@ def _unit(
         with k.loop(unit.first, unit.stop) as number:
             call(number, panel, vectors, columns)
 
-    if plan.rows_first:
+    if blocking.rows_first:
         with k.loop(unit.first, unit.stop) as number:
             over_panels(partial(call, number))
     else:

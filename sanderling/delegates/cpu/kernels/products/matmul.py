@@ -398,7 +398,7 @@ INTEGER = {(DType.INT8,) * 3, (DType.INT16,) * 3, (DType.INT16, DType.INT8, DTyp
 
 
 def _refuses_words(op: Op) -> str | None:
-    """Of 16-bit codes."""
+    """Why a product of 16-bit codes has no kernel."""
     held = [t for t in (*op.inputs, *op.outputs) if t is not None and t.dtype is DType.INT16]
     if any(scale_zero(t)[1] for t in held):
         return "a zero point does not go with 16 bits"
@@ -439,7 +439,7 @@ def _matrix(op: Op, y: Tensor) -> Tensor:
 
 
 def refuses_connected(op: Op, target: Target) -> str | None:
-    """Of a BATCH_MATMUL that has no kernel as it is."""
+    """Why a BATCH_MATMUL has no kernel as FULLY_CONNECTED either."""
     made = connected(op)
     if made is None:
         kinds = [t.dtype.short for t in op.inputs[:2] if t is not None]
@@ -447,5 +447,5 @@ def refuses_connected(op: Op, target: Target) -> str | None:
     return refuses_product(made, target)
 
 
-PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name)
+PRODUCT = Kernel(emit_batch_matmul, refuses_batch_matmul, product_name, fuses=frozenset({"bf16"}))
 KERNELS = dict.fromkeys(either("BATCH_MATMUL"), PRODUCT)

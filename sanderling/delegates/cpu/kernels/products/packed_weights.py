@@ -2,52 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from .....ir import Array
 from ...codegen.emit import Value
 from ...codegen.program import StepEmitter
-from ..epilogue.contract import Epilogue, column_words
+from ..epilogue.contract import column_words
 from .chained import QUAD, ChainCore, pack_chains
-from .cores import BlockCore, Core, pack, pack_blocks
-from .gemm import LeftoverLists, Plan, Product
+from .cores import BlockCore, pack, pack_blocks
+from .gemm import Arithmetic, Blocking, LeftoverLists, Product
 from .sources import LineRows, RowSource
 
 
-@dataclass(frozen=True)
-class Arithmetic:
-    """A product by its types: core, epilogue, B's matrix, numbers by column and of the step."""
-
-    core: Core
-    epilogue: Epilogue
-    matrix: Array
-    columns: tuple[Array, ...]
-    common: Array
-    zero: int = 0  # of the activations: what lies beyond the picture's edge
-    sums: int = 0  # how often a row's own sum is added to its results
-    scales: Array | None = None  # of blocks along the depth
-
-
 def weights_of(
-    k: StepEmitter, kind: Arithmetic, size: Product, plan: Plan, rows: RowSource
+    k: StepEmitter, kind: Arithmetic, size: Product, blocking: Blocking, rows: RowSource
 ) -> tuple[Value, LeftoverLists | None]:
     """The packed weights, and those that chains leave over."""
     if not isinstance(kind.core, ChainCore):
-        return k.constant(packed(kind, size, plan)), None
-    found = pack_chains(kind.core, filled(kind, size), plan.panels)
+        return k.constant(packed(kind, size, blocking)), None
+    found = pack_chains(kind.core, filled(kind, size), blocking.panels)
     line, within = np.divmod(found.quads * QUAD, size.k // size.lines)
     offsets = rows.offsets() if isinstance(rows, LineRows) else np.zeros(1, np.int64)
     lists = (found.more, offsets[line] + within, found.starts)
     return k.constant(found.weights), LeftoverLists(*map(k.constant, lists))
 
 
-def packed(kind: Arithmetic, size: Product, plan: Plan) -> Array:
+def packed(kind: Arithmetic, size: Product, blocking: Blocking) -> Array:
     """The weights of all groups, packed for the core."""
     if isinstance(kind.core, BlockCore) and kind.scales is not None:
-        return pack_blocks(kind.core, kind.matrix, kind.scales, plan.panels)
-    return np.concatenate([pack(kind.core, g, plan.panels) for g in filled(kind, size)])
+        return pack_blocks(kind.core, kind.matrix, kind.scales, blocking.panels)
+    return np.concatenate([pack(kind.core, g, blocking.panels) for g in filled(kind, size)])
 
 
 def filled(kind: Arithmetic, size: Product) -> Array:
@@ -61,9 +45,9 @@ def filled(kind: Arithmetic, size: Product) -> Array:
     return matrix.reshape(size.groups, size.n, -1)
 
 
-def columns(kind: Arithmetic, size: Product, plan: Plan) -> Array:
+def columns(kind: Arithmetic, size: Product, blocking: Blocking) -> Array:
     """The epilogue's numbers for each column, of all groups."""
     parts = [slice(g * size.n, (g + 1) * size.n) for g in range(size.groups)]
     return np.concatenate(
-        [column_words(plan.panels.spans(), *(c[part] for c in kind.columns)) for part in parts]
+        [column_words(blocking.panels.spans(), *(c[part] for c in kind.columns)) for part in parts]
     )

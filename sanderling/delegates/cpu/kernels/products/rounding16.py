@@ -32,7 +32,8 @@ def word_rescale(
 
 
 def refuses_words(kind: Rounding, scale: Array, sums: Array, bias: Array) -> str | None:
-    """Of 16-bit codes, by the largest sums and the bias of each channel."""
+    """Why sums of 16-bit codes are not rounded in this way, by the largest sums and the bias of
+    each channel."""
     if kind is Rounding.ONCE:
         return None
     total = sums + np.abs(bias.astype(np.float64))

@@ -45,6 +45,20 @@ class RowSource(Protocol):
     def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value: ...
 
 
+class PackedRows:
+    """Rows that lie `stride` bytes apart in the memory that they are packed into."""
+
+    @property
+    def stride(self) -> int:
+        raise NotImplementedError
+
+    def memory(self, rows: int) -> int:
+        return rows * self.stride
+
+    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
+        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
+
+
 @dataclass(frozen=True)
 class DirectRows:
     """Rows of A lie in memory as they are; a group's begin `group` bytes further on."""
@@ -66,7 +80,7 @@ class DirectRows:
 
 
 @dataclass(frozen=True)
-class RoundedRows:
+class RoundedRows(PackedRows):
     """Rows of float32, `apart` bytes from one to the next, rounded to bfloat16 block by block."""
 
     pointer: Value
@@ -77,12 +91,6 @@ class RoundedRows:
     @property
     def stride(self) -> int:
         return packed_stride(-(-self.channels // 2) * 4)
-
-    def memory(self, rows: int) -> int:
-        return rows * self.stride
-
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
-        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
 
     def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None:
         left = self.channels % (k.target.width // 2)
@@ -243,7 +251,7 @@ def copy_of(dtype: np.dtype[np.generic] | type) -> Copy:
 
 
 @dataclass(frozen=True)
-class PatchRows:
+class PatchRows(PackedRows):
     """Patches of a picture, packed into scratch block by block.
 
     zeros: address of the zero points, `zeros_step` words apart from image to image.
@@ -261,12 +269,6 @@ class PatchRows:
     @property
     def stride(self) -> int:
         return packed_stride(self.depth * self.change.out_bytes)
-
-    def memory(self, rows: int) -> int:
-        return rows * self.stride
-
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
-        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
 
     def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None:
         name = f"patches_{self.change.name}_{self.window.name}_{self.stride}_z{self.zeros_step}"

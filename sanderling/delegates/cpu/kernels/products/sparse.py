@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,12 +32,10 @@ from ...codegen.vectors import transpose
 from ...dialect.fused import Inputs
 from ..epilogue.contract import Epilogue, Numbers, Output, Sums, column_words
 from .cores import Core, column_type, unit_type
+from .gemm import Arithmetic
 from .sources import MARGIN, RowSource, RowWords
 from .sparse_plan import SPARE, TABLE_WORDS, Cut, Packing, best_cut, units_of, used_units
 from .tiles import Panels
-
-if TYPE_CHECKING:
-    from .packed_weights import Arithmetic
 
 # Bytes of the stream that are fetched ahead.
 AHEAD = 2048

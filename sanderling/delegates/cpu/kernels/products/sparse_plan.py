@@ -79,7 +79,7 @@ class Cut:
 
     @property
     def place_bytes(self) -> int:
-        """Of the places of a round of the inner loop."""
+        """The bytes of the places of a round of the inner loop."""
         return -(-self.bundle * 2 // 4) * 4
 
     @property
@@ -115,7 +115,7 @@ class Cut:
 
     @property
     def parts(self) -> int:
-        """Of a tile: units of work that share its pixels."""
+        """How many units of work share the pixels of a tile."""
         return math.ceil(self.spans / self.spans_of_part)
 
 
@@ -211,7 +211,7 @@ def cycles(cut: Cut, entries: int, work: float, workers: int = 1) -> float:
 
 
 def _share(units: int, workers: int) -> float:
-    """Of so many units, what the worker with most of them has."""
+    """The share of the units that the worker with most of them has."""
     return math.ceil(units / workers) / units
 
 
@@ -276,7 +276,8 @@ class Packing:
         )
 
     def _part(self, rows: Array, chunk: int) -> tuple[Array, Array]:
-        """Of these lists in one chunk. Those of about the same length go into one bundle."""
+        """The stream and the table of these lists in one chunk. Lists of about the same length go
+        into one bundle."""
         cut, bundle = self.cut, self.cut.bundle
         first = chunk * cut.chunk
         part = self.padded[rows, :, first : first + cut.chunk]

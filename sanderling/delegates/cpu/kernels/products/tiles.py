@@ -80,7 +80,7 @@ STALL, OTHERS, FIRST = {1: 3.0, 2: 1.2}, 0.4, 48 * 1024
 
 
 def tile_cycles(rows: int, vectors: int, chains: int, steps: int, work: float, width: int) -> float:
-    """Of one tile with this many inner steps; work: instructions of a multiply-add."""
+    """The cycles of one tile with this many inner steps; work: instructions of a multiply-add."""
     products = rows * vectors
     line = vectors * width
     speed = next(speed for size, speed in LEVELS if steps * line <= size)

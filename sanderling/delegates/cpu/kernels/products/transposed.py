@@ -25,7 +25,7 @@ MOST_PHASES = 256
 
 
 @dataclass(frozen=True)
-class Phase:
+class StridePhase:
     """Outputs first, first + stride, ... of an axis: which taps reach them, from which inputs."""
 
     first: int
@@ -34,13 +34,15 @@ class Phase:
     pad: int
 
 
-def phases(out: int, kernel: int, stride: int, before: int) -> Iterator[Phase]:
+def phases(out: int, kernel: int, stride: int, before: int) -> Iterator[StridePhase]:
     """Output o sums input i with tap t where o = i * stride + t - before."""
     for first in range(min(stride, out)):
         tap = (first + before) % stride
         taps = tuple(range(tap, kernel, stride))
         base = (first + before - tap) // stride
-        yield Phase(first, -(-(out - first) // stride), taps[::-1], max(len(taps), 1) - 1 - base)
+        yield StridePhase(
+            first, -(-(out - first) // stride), taps[::-1], max(len(taps), 1) - 1 - base
+        )
 
 
 def refuses_phases(op: Op, outs: Sequence[int], strides: Sequence[int]) -> str | None:
@@ -113,7 +115,7 @@ def emit_phases(k: StepEmitter, made: Op, stride: tuple[int, int], before: tuple
                 pad=(ys.pad, xs.pad),
             )
 
-            def place(k: StepEmitter, row: Int, ys: Phase = ys, xs: Phase = xs) -> Int:
+            def place(k: StepEmitter, row: Int, ys: StridePhase = ys, xs: StridePhase = xs) -> Int:
                 line, x = k.div(row, xs.count), k.rem(row, xs.count)
                 n, y = k.div(line, ys.count), k.rem(line, ys.count)
                 down = k.add(k.mul(n, out_h), k.add(k.mul(y, stride[0]), ys.first))
@@ -150,6 +152,8 @@ def emit_upsample(k: StepEmitter, op: Op) -> None:
 
 
 KERNELS = {
-    "TRANSPOSE_CONV": Kernel(emit_transposed, refuses_transposed, weights=(1,)),
+    "TRANSPOSE_CONV": Kernel(
+        emit_transposed, refuses_transposed, weights=(1,), fuses=frozenset({"dynamic", "bf16"})
+    ),
     UPSAMPLE: Kernel(emit_upsample, name=lambda op: "transpose_conv", weights=(1,)),
 }

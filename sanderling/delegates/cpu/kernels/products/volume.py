@@ -20,10 +20,10 @@ from ...codegen.program import StepEmitter
 from ...isa.targets import Target
 from ..row import Kernel
 from .conv import Spread, arithmetic, refuses_product
-from .gemm import Operands, Product, plan_product, walk
+from .gemm import Operands, Product, block_product, walk
 from .packed_weights import columns, packed
-from .sources import DirectRows, Packer, RowSource, Window, copy_of, fill, packed_stride
-from .transposed import Phase, phases, refuses_phases
+from .sources import DirectRows, PackedRows, Packer, RowSource, Window, copy_of, fill, packed_stride
+from .transposed import StridePhase, phases, refuses_phases
 
 FLOAT = copy_of(np.float32)
 
@@ -59,7 +59,7 @@ class Volume:
 
 
 @dataclass(frozen=True)
-class VolumeRows:
+class VolumeRows(PackedRows):
     """A row source: boxes packed block by block."""
 
     pointer: Value
@@ -69,12 +69,6 @@ class VolumeRows:
     @property
     def stride(self) -> int:
         return packed_stride(self.volume.depth.taps * self.volume.patch * 4)
-
-    def memory(self, rows: int) -> int:
-        return rows * self.stride
-
-    def address(self, k: StepEmitter, memory: Value, row: Int, start: Int, group: Int) -> Value:
-        return k.at(memory, k.mul(k.sub(row, start), self.stride), I8)
 
     def fill(self, k: StepEmitter, memory: Value, start: Int, end: Int, group: Int) -> None:
         name = f"boxes_{self.volume.name}_{self.stride}".replace("-", "m")
@@ -120,7 +114,7 @@ def emit_product(
     outer = 1 if spread is None else lines
     inner = v.batch * v.voxels // outer
     size = Product(outer, inner, len(weights), weights.shape[1])
-    plan = plan_product(k.target, kind.core, size, rows.packs, inner * rows.stride)
+    plan = block_product(k.target, kind.core, size, rows.packs, inner * rows.stride)
     at = Operands(
         k.constant(packed(kind, size, plan)),
         k.constant(columns(kind, size, plan)),
@@ -222,7 +216,7 @@ class _placer:
     """Where a phase's row lies in the whole output, in bytes."""
 
     def __init__(
-        self, parts: Sequence[Phase], outs: Sequence[int], strides: Sequence[int], pixel: int
+        self, parts: Sequence[StridePhase], outs: Sequence[int], strides: Sequence[int], pixel: int
     ) -> None:
         self.parts, self.outs, self.strides, self.pixel = parts, outs, strides, pixel
 

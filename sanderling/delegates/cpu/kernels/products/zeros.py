@@ -16,13 +16,12 @@ from .....ops.base import elements
 from ...dialect.fused import operator
 from ...isa.targets import Target, host_target
 from .chained import chain_core
-from .conv import arithmetic, plain_cycles, window, winograd_plan
+from .conv import arithmetic, plain_cycles, window, winograd_blocking
 from .cores import BfloatCore, BlockCore, Core, DotCore, FloatCore, PairCore, byte_core, chunk_of
-from .gemm import Product, estimate
-from .packed_weights import Arithmetic
+from .gemm import Arithmetic, Product, estimate
 from .sources import Window
 from .sparse_plan import best_cut, used_units
-from .winograd import folded, plan_for
+from .winograd import blocking_for
 
 PRODUCTS = ("CONV_2D", "FULLY_CONNECTED")
 # Zeros below which nothing is tried: no layer gained.
@@ -54,8 +53,8 @@ class Judgement:
 
 
 def judge(op: Op, target: Target) -> Judgement | None:
-    """Of a product with constant weights, as it stands when the passes are done; None where it has
-    few zeros, or they are not to be left out."""
+    """What to do about the zeros of a product with constant weights, as it stands when the passes
+    are done; None where it has few, or they are not to be left out."""
     found = _weights(op)
     if not target.sparse or found is None:
         return None
@@ -114,10 +113,10 @@ def _dense(op: Op, target: Target, kind: Arithmetic, w: Window) -> float:
         core = chain_core(target, kind.matrix) or core
     if w.is_rows:
         return estimate(target, core, Product(1, w.batch * w.pixels, n, depth))[0]
-    plan = winograd_plan(op, target, core) if isinstance(core, FloatCore) else None
+    plan = None if isinstance(core, BfloatCore) else winograd_blocking(op, target, core)
     if plan is None:
         return plain_cycles(target, w, n, core)
-    return plan_for(target, folded(w), n, plan.form)[0]
+    return blocking_for(target, plan.window, n, plan.form, plan.kind)[0]
 
 
 # -- for pruning ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from ...codegen import vector_math as vmath
 from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Type, Value, like, vector
 from ...codegen.program import StepEmitter
 from ..products.cores import Core
-from .sequence import Step, code_core, store_codes
+from .sequence import StepAddresses, code_core, store_codes
 
 PEEPHOLE, NORM, BIAS = range(3)
 ARGS = (PTR,) * 7 + (I64, I64)
@@ -47,7 +47,7 @@ class LstmCell:
     kind: type[Builder]
     variant: str  # what else the code depends on
 
-    def emit(self, k: StepEmitter, step: Step) -> None:
+    def emit(self, k: StepEmitter, step: StepAddresses) -> None:
         words = "".join(f"_{w}" for w in ("peephole", "norm") if getattr(self, w))
         name = f"lstm{''.join(map(str, self.gates))}_{self.variant}{words}"
         function = k.program.function(name, ARGS, lambda e: self.kind(e, k, self).build())
@@ -117,11 +117,11 @@ class Builder:
         raise NotImplementedError
 
     def keep(self, gate: int, i: Int, total: Value) -> None:
-        """Where the norm finds them,"""
+        """Store a gate's sums where the norm reads them and writes its result."""
         raise NotImplementedError
 
     def kept(self, gate: int, i: Int, memory: Value) -> Value:
-        """and leaves them."""
+        """A gate's sums as the norm has left them."""
         raise NotImplementedError
 
     def load_memory(self, i: Int) -> Value:
@@ -454,7 +454,7 @@ class RnnCell:
     activation: str
     padded: int
 
-    def emit(self, k: StepEmitter, step: Step) -> None:
+    def emit(self, k: StepEmitter, step: StepAddresses) -> None:
         function = activation_function(k, self.activation)
         k.b.call(function, [step.sums, step.out, I64(self.padded)])
 

@@ -18,7 +18,7 @@ from ...codegen.emit import F32, I8, I16, I32, I64, PTR, Emitter, Int, Value, ve
 from ...codegen.program import StepEmitter
 from ..products.cores import Core
 from .cells import BIAS, NORM, Builder, LstmCell, Total, add_near, sum_lanes
-from .sequence import Room, Step, code_core, rounded, store_codes
+from .sequence import Room, StepAddresses, code_core, rounded, store_codes
 
 # Words of a gate among the numbers: for each of its parts the scale of the product, the zero point
 # and the scale of its codes; then the norm's scale.
@@ -213,7 +213,9 @@ class Projection8:
             padded,
         )
 
-    def emit(self, k: StepEmitter, source: Step, target: Step, room: Room) -> None:
+    def emit(
+        self, k: StepEmitter, source: StepAddresses, target: StepAddresses, room: Room
+    ) -> None:
         core = code_core(k.target)
         function = k.program.function(
             f"lstm_project_sums8_{core.name}", [*[PTR] * 6, I64, I64], lambda e: _project(e, core)

@@ -37,16 +37,16 @@ from .cells import Builder, Float, Integer, LstmCell, RnnCell, integer_numbers, 
 from .cells8 import Eight, Projection8, norms8, numbers8
 from .sequence import (
     NO_LIMIT,
+    CellLayer,
     Diagonal,
     Feeds,
-    Layer,
+    LayerEmitter,
     Projection,
     Room,
-    Rows,
+    RowAddresses,
     Sizes,
-    Step,
+    StepAddresses,
     Term,
-    Walk,
     Weights,
     code_core,
     code_term,
@@ -162,9 +162,9 @@ def _layer(
     recurrent: Term | Diagonal,
     body: LstmCell,
     projection: Projection | None,
-) -> Layer:
+) -> CellLayer:
     at = cell.at.state
-    return Layer(
+    return CellLayer(
         feeds,
         recurrent,
         body,
@@ -179,7 +179,7 @@ def _layer(
     )
 
 
-def _float_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
+def _float_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> CellLayer:
     at, asymmetric = cell.at, bool(attr(op, "asymmetric_quantize_inputs"))
     padded = rounded(cell.cells, k.target.lanes)
     biases = spread([cell.need(at.bias(g)) for g in cell.gates], padded)
@@ -273,7 +273,9 @@ class FloatProjection:
     def row_bytes(self) -> int:
         return self.term.row_bytes
 
-    def emit(self, k: StepEmitter, source: Step, target: Step, room: Room) -> None:
+    def emit(
+        self, k: StepEmitter, source: StepAddresses, target: StepAddresses, room: Room
+    ) -> None:
         self.term.one(self.term.rows(source.out, 0, 1, room), target.out)
 
 
@@ -304,7 +306,7 @@ def emit_basic(k: StepEmitter, op: Op) -> None:
         Float,
         "f32_TANH",
     )
-    layer = Layer(
+    layer = CellLayer(
         [(x, float_term(k, own, biases, False, False))],
         float_term(k, recurrent, None, False, False),
         body,
@@ -328,26 +330,26 @@ class Temporaries:
     places: Sequence[Any]
     depth: int
 
-    def emit(self, walk: Walk, unit: Int) -> None:
-        k, cells = walk.k, walk.sizes.outputs
+    def emit(self, emitter: LayerEmitter, unit: Int) -> None:
+        k, cells = emitter.k, emitter.sizes.outputs
         memory, joined, products = (
             k.at(place, k.mul(unit, size), F32)
             for place, size in zip(self.places, (cells, self.depth + cells, 4 * cells), strict=True)
         )
-        k.copy(memory, walk.at["memory"], 4 * cells)
-        x = k.at(walk.feeds[0][0], k.mul(unit, self.depth), F32)
+        k.copy(memory, emitter.at["memory"], 4 * cells)
+        x = k.at(emitter.feeds[0][0], k.mul(unit, self.depth), F32)
         k.copy(joined, x, 4 * self.depth)
-        state = k.at(walk.state, k.mul(unit, cells), F32)
+        state = k.at(emitter.state, k.mul(unit, cells), F32)
         k.copy(k.at(joined, self.depth, F32), state, 4 * cells)
         for gate in range(4):
-            row = k.at(walk.at["sums"], gate * walk.sizes.padded, F32)
+            row = k.at(emitter.at["sums"], gate * emitter.sizes.padded, F32)
             k.copy(k.at(products, gate * cells, F32), row, 4 * cells)
 
 
 # -- integer LSTM -------------------------------------------------------------------------------
 
 
-def _integer_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
+def _integer_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> CellLayer:
     padded = rounded(cell.cells, 2 * k.target.lanes)
     gates, finish = [Gate16.of(cell, g) for g in cell.gates], Finish.of(cell)
 
@@ -381,7 +383,7 @@ def _codes_term(k: StepEmitter, parts: Sequence[Scaled], padded: int) -> Term:
     return code_term(k, values, spread([p.offset for p in parts], padded))
 
 
-def _eight_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> Layer:
+def _eight_layer(k: StepEmitter, op: Op, d: Direction, cell: Cell) -> CellLayer:
     """Gates of 8-bit sums."""
     padded = rounded(cell.cells, 2 * k.target.lanes)
     gates, finish = [Gate8.of(cell, g) for g in GATES8], Finish8.of(cell)
@@ -436,8 +438,10 @@ class IntegerProjection:
             wide,
         )
 
-    def emit(self, k: StepEmitter, source: Step, target: Step, room: Room) -> None:
-        self.term.one(Rows(source.codes, 0), source.sums)
+    def emit(
+        self, k: StepEmitter, source: StepAddresses, target: StepAddresses, room: Room
+    ) -> None:
+        self.term.one(RowAddresses(source.codes, 0), source.sums)
         function = integer_projection(k, self.term.product.core)
         k.b.call(function, [source.sums, self.numbers, target.out, target.codes, k.i64(self.count)])
 
@@ -449,7 +453,7 @@ def emit_rnn(k: StepEmitter, op: Op) -> None:
     emit_layers(k, [_rnn_layer(k, op, d) for d in directions(op)])
 
 
-def _rnn_layer(k: StepEmitter, op: Op, d: Direction) -> Layer:
+def _rnn_layer(k: StepEmitter, op: Op, d: Direction) -> CellLayer:
     (time, batch), units = _time_batch(op, d.x), op.operand(d.base).shape[0]
     asymmetric = bool(attr(op, "asymmetric_quantize_inputs"))
     padded = rounded(units, k.target.lanes)
@@ -461,7 +465,7 @@ def _rnn_layer(k: StepEmitter, op: Op, d: Direction) -> Layer:
         feeds.append((d.aux, float_term(k, side, None, True, asymmetric)))
     recurrent = _recurrent(k, weights_of(op, [d.base + 1], padded), padded, asymmetric)
     cell = RnnCell(attr(op, "fused_activation_function"), padded)
-    return Layer(
+    return CellLayer(
         feeds,
         recurrent,
         cell,
@@ -572,7 +576,7 @@ def _refuses_cell(op: Op, d: Direction) -> str | None:
     return None
 
 
-# Of a basic cell: weights and bias.
+# The types of a basic cell's weights and bias, by that of the input.
 BASIC: dict[DType, tuple[tuple[DType, ...], ...]] = {
     DType.FLOAT32: (FLOAT, FLOAT),
     DType.UINT8: ((DType.UINT8,), (DType.INT32,)),

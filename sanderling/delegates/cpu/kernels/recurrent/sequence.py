@@ -238,7 +238,7 @@ def _code(e: Emitter, x: Value, zero: Value, inverse: Value, lowest: int) -> Val
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowAddresses:
     """Rows of A, and the words that belong to each."""
 
     a: Value
@@ -263,15 +263,15 @@ class Term:
 
     @property
     def row_bytes(self) -> int:
-        """Of an encoded row."""
+        """The bytes of an encoded row; none where rows are read as they are."""
         core = self.product.core
         return rounded(padded_depth(core, self.depth) * core.a_bytes, ALIGN) * bool(self.encode)
 
-    def rows(self, source: Value, stride: Int, count: Int, room: Room) -> Rows:
+    def rows(self, source: Value, stride: Int, count: Int, room: Room) -> RowAddresses:
         """stride: bytes from row to row of the source."""
         k = self.product.k
         if self.encode is None:
-            return Rows(source, stride)
+            return RowAddresses(source, stride)
         with k.loop(0, count) as row:
             given = {
                 "source": k.at(source, k.mul(row, stride), I8),
@@ -281,13 +281,13 @@ class Term:
             if self.is_hybrid:
                 given["words"] = k.at(room.words, k.mul(row, 8), I8)
             self.encode.call(k, **given)
-        return Rows(room.codes, self.row_bytes, room.words if self.is_hybrid else None)
+        return RowAddresses(room.codes, self.row_bytes, room.words if self.is_hybrid else None)
 
-    def many(self, rows: Rows, count: Int, c: Value, ldc: int, add: bool) -> None:
+    def many(self, rows: RowAddresses, count: Int, c: Value, ldc: int, add: bool) -> None:
         """All of the rows' sums to c; add: to what is there."""
         self.product.many(count, rows.a, rows.lda, c, ldc, c if add else None, rows.words)
 
-    def one(self, rows: Rows, c: Value, before: Value | None = None) -> None:
+    def one(self, rows: RowAddresses, c: Value, before: Value | None = None) -> None:
         """One row's sums to c. before: sums to add to, where the term adds."""
         adds = before is not None and not isinstance(self.product.epilogue, WholeEpilogue)
         start = before if adds and not self.is_hybrid else None
@@ -385,7 +385,7 @@ def _diagonal(e: Emitter) -> None:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepAddresses:
     """The addresses that a cell's step works with: sums of the input and of all terms (of the
     state's, for integers), its rows, and where codes go that the next product reads."""
 
@@ -400,7 +400,7 @@ class Step:
 class Cell(Protocol):
     """What a step does with the sums."""
 
-    def emit(self, k: StepEmitter, step: Step) -> None: ...
+    def emit(self, k: StepEmitter, step: StepAddresses) -> None: ...
 
 
 class Projection(Protocol):
@@ -408,7 +408,9 @@ class Projection(Protocol):
 
     @property
     def row_bytes(self) -> int: ...
-    def emit(self, k: StepEmitter, source: Step, target: Step, room: Room) -> None: ...
+    def emit(
+        self, k: StepEmitter, source: StepAddresses, target: StepAddresses, room: Room
+    ) -> None: ...
 
 
 # Inputs that are known for all times.
@@ -416,7 +418,7 @@ Feeds: TypeAlias = "Sequence[tuple[Tensor, Term]]"
 
 
 @dataclass(frozen=True)
-class Layer:
+class CellLayer:
     """One cell over one direction of time."""
 
     feeds: Feeds
@@ -436,7 +438,7 @@ class Layer:
 class More(Protocol):
     """Outputs besides the states, of the last step."""
 
-    def emit(self, walk: Walk, unit: Int) -> None: ...
+    def emit(self, emitter: LayerEmitter, unit: Int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -462,10 +464,10 @@ class Memory:
         return begin
 
 
-class Walk:
+class LayerEmitter:
     """Emits a layer. Addresses are asked for here, before the loops."""
 
-    def __init__(self, k: StepEmitter, layer: Layer) -> None:
+    def __init__(self, k: StepEmitter, layer: CellLayer) -> None:
         self.k, self.layer = k, layer
         sizes = self.sizes = layer.sizes
         self.row = 4 * sizes.columns
@@ -576,25 +578,25 @@ class Walk:
         if isinstance(recurrent, Diagonal):
             recurrent.one(at["out"], at["sums"], before)
         elif self.is_integer:
-            recurrent.one(Rows(at["codes"], 0), at["sums"])
+            recurrent.one(RowAddresses(at["codes"], 0), at["sums"])
         else:
             rows = recurrent.rows(at["out"], 0, 1, Room(at["codes"], at["words"]))
             recurrent.one(rows, at["sums"], before)
-        last = Step(before, at["sums"], at["memory"], at["out"], at["codes"], unit)
+        last = StepAddresses(before, at["sums"], at["memory"], at["out"], at["codes"], unit)
         if self.layer.projection is None:
             self.layer.cell.emit(k, last)
             return
-        made = Step(before, at["sums"], at["memory"], at["made"], at["made_codes"], unit)
+        made = StepAddresses(before, at["sums"], at["memory"], at["made"], at["made_codes"], unit)
         self.layer.cell.emit(k, made)
         self.layer.projection.emit(k, made, last, Room(at["made_codes"], at["words"]))
 
 
-def emit_layers(k: StepEmitter, layers: Sequence[Layer]) -> None:
+def emit_layers(k: StepEmitter, layers: Sequence[CellLayer]) -> None:
     """Every sequence of every cell is a unit of work."""
-    walks = [Walk(k, layer) for layer in layers]
+    emitters = [LayerEmitter(k, layer) for layer in layers]
     batch = layers[0].sizes.batch
-    begin, end = k.share(len(walks) * batch)
-    for number, walk in enumerate(walks):
+    begin, end = k.share(len(emitters) * batch)
+    for number, emitter in enumerate(emitters):
         skip = number * batch
         with k.loop(k.max(begin, skip), k.min(end, skip + batch)) as unit:
-            walk.sequence(k.sub(unit, skip))
+            emitter.sequence(k.sub(unit, skip))

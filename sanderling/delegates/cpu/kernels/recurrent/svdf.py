@@ -232,7 +232,7 @@ def _enter(e: Emitter) -> None:
 # -- what is taken ------------------------------------------------------------------------------
 
 _BYTES = (DType.INT8, DType.UINT8)
-# Of the feature weights, the time weights, the bias and the state, by that of the input.
+# The types of the feature weights, the time weights, the bias and the state, by that of the input.
 TYPES: dict[DType, tuple[tuple[DType, ...], ...]] = {
     DType.FLOAT32: (*[(DType.FLOAT32, *_BYTES)] * 2, (DType.FLOAT32,), (DType.FLOAT32,)),
     DType.INT8: (_BYTES, (DType.INT16,), (DType.INT32,), (DType.INT16,)),

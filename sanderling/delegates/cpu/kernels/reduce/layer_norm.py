@@ -9,10 +9,10 @@ from ...codegen.program import StepEmitter
 from ...codegen.vectors import first_lanes
 from ..elementwise.operands import tensor_at
 from ..row import Kernel
-from .rowwise import Rows, emit_rows, row_pointers
+from .rowwise import RowFunction, emit_rows, row_pointers
 
 
-def _build_layer_norm(form: Rows, e: Emitter) -> None:
+def _build_layer_norm(form: RowFunction, e: Emitter) -> None:
     """params: 1 / length, epsilon; perhaps two more pointers: gamma, beta."""
     params, rows, whole = e.args[2], e.args[3], e.args[4]
     affine = e.args[6:]

@@ -13,13 +13,12 @@ from ...codegen import vector_math as vmath
 from ...codegen.emit import F32, I64, PTR, Emitter, Value, vector
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
-from ..move.views import present
 from ..row import Kernel
 
 
 def emit_response(k: StepEmitter, op: Op) -> None:
     """A row's squares are laid out with zeros at both ends, then each window is added up."""
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     depth = x.shape[-1]
     radius = min(int(attr(op, "radius")), depth)
     lanes = k.target.lanes if depth >= k.target.lanes else 1
@@ -80,7 +79,7 @@ def _divided(e: Emitter, value: Value, base: Value, beta: float, power: Value) -
 
 
 def refuses_response(op: Op, target: Target) -> str | None:
-    x = present(op)
+    x = op.operand(0)
     if x.dtype is not DType.FLOAT32 or len(x.shape) != 4 or 0 in x.shape:
         return f"{x.dtype.short} of {len(x.shape)} dimensions has no kernel"
     if not all(0 <= attr(op, name) < math.inf for name in ("bias", "alpha")):

@@ -156,7 +156,7 @@ def _limit(e: Emitter, value: Value, low: Value, high: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class Run:
+class BlockRun:
     """A run of equal blocks of channels: vectors * lanes each, of which `stored` count."""
 
     first: int
@@ -166,17 +166,17 @@ class Run:
     stored: int
 
 
-def runs_of(channels: int, lanes: int) -> list[Run]:
+def runs_of(channels: int, lanes: int) -> list[BlockRun]:
     """Blocks of four vectors, single vectors, and what is left."""
     found, first = [], 0
     for vectors in (4, 1):
         size = vectors * lanes
         count = (channels - first) // size
         if count:
-            found.append(Run(first, count, vectors, lanes, size))
+            found.append(BlockRun(first, count, vectors, lanes, size))
         first += count * size
     if first < channels:
-        found.append(Run(first, 1, 1, lanes, channels - first))
+        found.append(BlockRun(first, 1, 1, lanes, channels - first))
     return found
 
 
@@ -186,7 +186,7 @@ class PixelCode:
     out_pitch): pixels of a row whose windows are equally large, `step` bytes apart."""
 
     function: Function
-    run: Run
+    run: BlockRun
     exact: bool  # nothing may be read behind the last channel
     taps: tuple[int, int] | None = None  # the window, where it is known
 

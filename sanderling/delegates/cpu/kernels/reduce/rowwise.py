@@ -22,7 +22,7 @@ FLOAT = DType.FLOAT32
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowFunction:
     """A function over rows of the last axis: (x, out, params, rows, whole, length).
 
     params: floats, see the functions below. whole: how much of the length are full vectors; tail:
@@ -66,7 +66,7 @@ class Rows:
 def emit_rows(
     k: StepEmitter,
     op: Op,
-    build: Callable[[Rows, Emitter], None],
+    build: Callable[[RowFunction, Emitter], None],
     params: Sequence[float],
     extra: Sequence[Value] = (),
     few: bool = False,
@@ -81,7 +81,7 @@ def emit_rows(
     tail = length % lanes
     vectors = math.ceil(length / lanes)
     held = vectors if few and vectors <= k.target.registers // 4 else 0
-    form = Rows(op.name, lanes, tail, held)
+    form = RowFunction(op.name, lanes, tail, held)
     name = f"{op.name.lower().replace('.', '_')}_t{tail}"
     name += f"_{len(extra)}" * bool(extra) + f"_v{held}" * bool(held)
     args = [PTR, PTR, PTR, I64, I64, I64] + [PTR] * len(extra)
@@ -112,7 +112,7 @@ TINY = -69.0
 class Softmax:
     """One row after the other. params: the factor of differences. The logarithm keeps them."""
 
-    form: Rows
+    form: RowFunction
     e: Emitter
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ def _refuses_type(op: Op) -> str | None:
 # -- the L2 norm --------------------------------------------------------------------------------
 
 
-def _build_l2(form: Rows, e: Emitter) -> None:
+def _build_l2(form: RowFunction, e: Emitter) -> None:
     rows, whole = e.args[3], e.args[4]
     with e.loop(0, rows) as row:
         source, target = row_pointers(e, row)

@@ -15,7 +15,7 @@ from ...codegen.emit import I1, I16, I32, I64, PTR, Emitter, Value, vector
 from ...codegen.program import StepEmitter
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
-from ..elementwise.tables16 import CODES, present
+from ..elementwise.tables16 import CODES
 from ..row import Kernel
 
 LONGEST = 1 << 15  # elements of a row whose sum and rounding stay below 2**31
@@ -34,7 +34,7 @@ def powers_of(op: Op) -> Array:
 
 
 def emit_softmax(k: StepEmitter, op: Op) -> None:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     length = x.shape[-1]
     places = [
         k.at(k.constant(powers_of(op)), CODES - 1, I16),
@@ -101,10 +101,10 @@ def _inverse(e: Emitter, total: Value, zeros: Value, table: Value) -> Value:
 
 
 def refuses_softmax(op: Op, target: Target) -> str | None:
-    tensors = (present(op), op.outputs[0])
+    tensors = (op.operand(0), op.outputs[0])
     if any(t.quant is None or t.quant.scale.size != 1 or scale_zero(t)[1] for t in tensors):
         return "int16 codes with a zero point, or without a scale"
-    if not present(op).shape or 0 in present(op).shape or present(op).shape[-1] > LONGEST:
+    if not op.operand(0).shape or 0 in op.operand(0).shape or op.operand(0).shape[-1] > LONGEST:
         return f"rows of none or of more than {LONGEST} elements"
     return None
 

@@ -13,7 +13,7 @@ from .....ir import DType, Op
 from ...codegen.emit import I1, I32, I64, PTR, Emitter, Int, Type, Value, llvm_type, suffix, vector
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
-from ..move.views import present, unmovable, values
+from ..move.views import unmovable, values
 from ..row import Kernel
 
 _INDEX = (DType.INT16, DType.INT32, DType.INT64)
@@ -22,7 +22,7 @@ BLOCK = 64  # elements that are sorted by counting; larger blocks are merged
 
 
 def emit_topk(k: StepEmitter, op: Op) -> None:
-    x, (y, where) = present(op), op.outputs
+    x, (y, where) = op.operand(0), op.outputs
     n, most = x.shape[-1], y.shape[-1]
     rows = math.prod(x.shape[:-1])
     if rows == 0 or most == 0:
@@ -268,10 +268,10 @@ def _merge(
 
 
 def refuses_topk(op: Op, target: Target) -> str | None:
-    x, where = present(op), op.outputs[1]
+    x, where = op.operand(0), op.outputs[1]
     if x.dtype.short not in ("f32", "u8", "i8", "i16", "i32", "i64"):
         return f"elements of type {x.dtype.short}"
-    if where.dtype not in _INDEX or not present(op, 1).is_constant:
+    if where.dtype not in _INDEX or not op.operand(1).is_constant:
         return "k is known at run time only"
     if op.outputs[0].shape[-1:] != (max(values(op, 1)[0], 0),):
         return "the outputs do not have k elements"

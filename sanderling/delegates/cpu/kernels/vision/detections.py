@@ -40,7 +40,6 @@ from ...codegen.emit import (
 from ...codegen.program import StepEmitter
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
-from ..move.views import present
 from ..row import Kernel
 
 GONE = -np.inf  # the score of a box that is out
@@ -248,12 +247,12 @@ class Detector:
     def __init__(self, k: StepEmitter, op: Op) -> None:
         self.k, self.op, self.options = k, op, detection_options(op)
         self.scores = Scores(
-            present(op, 1),
+            op.operand(1),
             int(self.options["num_classes"]),
             float(self.options["nms_score_threshold"]),
         )
         scales = tuple(float(self.options[f"{name}_scale"]) for name in "yxhw")
-        self.boxes = Places(present(op), anchors_of(op), scales)  # type: ignore[arg-type]
+        self.boxes = Places(op.operand(0), anchors_of(op), scales)  # type: ignore[arg-type]
         self.total = self.scores.tensor.shape[1]
         self.most = int(self.options["max_detections"])
         self.room = -(-self.total // 16) * 16 + 16
@@ -496,7 +495,7 @@ class Detector:
 
 def anchors_of(op: Op) -> Array:
     """The anchors as floats."""
-    tensor = present(op, 2)
+    tensor = op.operand(2)
     if tensor.dtype is DType.FLOAT32:
         return tensor.values
     codes = tensor.values.astype(np.int64) - np.iinfo(tensor.dtype.numpy).min
@@ -512,7 +511,7 @@ _TYPES = (DType.FLOAT32, DType.UINT8, DType.INT8)
 
 
 def refuses_detection(op: Op, target: Target) -> str | None:
-    boxes, scores, anchors = (present(op, i) for i in range(3))
+    boxes, scores, anchors = (op.operand(i) for i in range(3))
     if anchors.data is None:
         return "the anchors are known at run time only"
     for tensor in (boxes, scores, anchors):

@@ -6,7 +6,7 @@ import llvmlite.ir as ir
 
 from ...codegen.emit import F32, I8, I32, I64, PTR, VOID, Emitter, Value, plain, vector
 from ...isa.targets import Target
-from .image_input import ARGUMENTS, COLOURS, KINDS, LANES, Kind
+from .image_input_kinds import ARGUMENTS, COLOURS, KINDS, LANES, Kind
 
 _BYTES, _WORDS, _REALS = (vector(t, LANES) for t in (I8, I32, F32))
 

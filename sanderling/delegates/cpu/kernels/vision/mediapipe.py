@@ -12,7 +12,6 @@ from .....ops.geometry import Axis, padding_before
 from ...codegen.emit import F32, I64, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
-from ..move.views import present
 from ..products.conv import refuses_product
 from ..products.transposed import emit_phases, refuses_phases
 from ..row import Kernel
@@ -25,19 +24,19 @@ def _as_conv(op: Op) -> Op:
 
 
 def emit_transposed(k: StepEmitter, op: Op) -> None:
-    (sy, _, top), (sx, _, left) = transposed_sizes(op, present(op).shape, present(op, 1).shape)
+    (sy, _, top), (sx, _, left) = transposed_sizes(op, op.operand(0).shape, op.operand(1).shape)
     emit_phases(k, _as_conv(op), (sy, sx), (top, left))
 
 
 def refuses_transposed(op: Op, target: Target) -> str | None:
-    tensors = [present(op), present(op, 1), *op.outputs]
+    tensors = [op.operand(0), op.operand(1), *op.outputs]
     if any(t.dtype is not DType.FLOAT32 or len(t.shape) != 4 for t in tensors):
         return "only a product of floats has a kernel"
     return _wrong(op) or _refuses_strides(op) or refuses_product(_as_conv(op), target)
 
 
 def _refuses_strides(op: Op) -> str | None:
-    sizes = transposed_sizes(op, present(op).shape, present(op, 1).shape)
+    sizes = transposed_sizes(op, op.operand(0).shape, op.operand(1).shape)
     return refuses_phases(op, op.outputs[0].shape[1:3], [stride for stride, _, _ in sizes])
 
 
@@ -45,9 +44,9 @@ def _wrong(op: Op) -> str | None:
     """What the definition says against its options."""
     try:
         if op.name == "custom.Convolution2DTransposeBias":
-            transposed_sizes(op, present(op).shape, present(op, 1).shape)
+            transposed_sizes(op, op.operand(0).shape, op.operand(1).shape)
         else:
-            pool_axes(op, present(op).shape)
+            pool_axes(op, op.operand(0).shape)
     except SanderlingError as error:
         return f"its operands do not fit together: {error}"
     return None
@@ -58,7 +57,7 @@ def _wrong(op: Op) -> str | None:
 
 def emit_argmax_pool(k: StepEmitter, op: Op) -> None:
     """The last channels reach back; of a window only the taps inside the input are walked."""
-    x, (best, where) = present(op), op.outputs
+    x, (best, where) = op.operand(0), op.outputs
     high, wide = pool_axes(op, x.shape)
     depth, (_, _, (_, columns), activation) = x.shape[3], pool_options(op)
     lanes = k.target.lanes if depth >= k.target.lanes else 1
@@ -106,10 +105,10 @@ def _inside(e: Emitter, axis: Axis, out: Int) -> tuple[Int, Int]:
 
 
 def refuses_pool(op: Op, target: Target) -> str | None:
-    x = present(op)
+    x = op.operand(0)
     if x.dtype is not DType.FLOAT32 or len(x.shape) != 4 or 0 in x.shape:
         return f"{x.dtype.short} of {len(x.shape)} dimensions has no kernel"
-    if len(op.inputs) > 1 and present(op, 1).shape != x.shape:
+    if len(op.inputs) > 1 and op.operand(1).shape != x.shape:
         return "its inputs differ in shape"
     return _wrong(op)
 
@@ -121,7 +120,7 @@ REACH = float(2**31)  # indices beyond it name no place
 
 def emit_unpool(k: StepEmitter, op: Op) -> None:
     """An image at a time, in order: of values for one place the last stays."""
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     _, strides, taps, _ = pool_options(op)
     batch, rows, columns, depth = x.shape
     sizes = y.shape[1:3]
@@ -129,7 +128,7 @@ def emit_unpool(k: StepEmitter, op: Op) -> None:
         padding_before(size, f, s, 1, count)
         for count, s, size, f in zip((rows, columns), strides, sizes, taps, strict=True)
     ]
-    source, places, target = k.ptr(x), k.ptr(present(op, 1)), k.ptr(y)
+    source, places, target = k.ptr(x), k.ptr(op.operand(1)), k.ptr(y)
     begin, end = k.share(batch)
     with k.loop(begin, end) as image:
         picture = k.at(target, k.mul(image, math.prod(y.shape[1:])), F32)

@@ -18,7 +18,6 @@ from .....ir import DType, Op
 from ...codegen.emit import F32, I1, I32, I64, PTR, Emitter, Int, Value, vector
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
-from ..move.views import present
 from ..row import Kernel
 from .detections import AREA, BOTTOM, LEFT, RIGHT, TOP, overlap
 
@@ -121,10 +120,8 @@ class Suppression:
 
     def __init__(self, k: StepEmitter, op: Op) -> None:
         self.k, self.op = k, op
-        self.total, self.most = present(op).shape[0], op.outputs[0].shape[0]
-        self.boxes, self.scores, self.iou, self.least = (
-            k.ptr(present(op, i)) for i in (0, 1, 3, 4)
-        )
+        self.total, self.most = op.operand(0).shape[0], op.outputs[0].shape[0]
+        self.boxes, self.scores, self.iou, self.least = (k.ptr(op.operand(i)) for i in (0, 1, 3, 4))
         self.outputs = [k.ptr(t) for t in op.outputs]
         room = -(-self.total // 16) * 16
         self.words = k.scratch(4 * (48 + ENTRY * (room + 16) + 5 * room + self.most + 16))
@@ -222,12 +219,12 @@ class Suppression:
 
 
 def refuses_nms(op: Op, target: Target) -> str | None:
-    boxes, scores = present(op), present(op, 1)
+    boxes, scores = op.operand(0), op.operand(1)
     fits = len(boxes.shape) == 2 and boxes.shape[1:] == (4,) and scores.shape == boxes.shape[:1]
-    operands = [boxes, scores, *(present(op, i) for i in (3, 4))]
+    operands = [boxes, scores, *(op.operand(i) for i in (3, 4))]
     if not fits or any(t.dtype is not DType.FLOAT32 for t in operands):
         return "its operands do not fit together"
-    if not present(op, 2).is_constant or 0 in boxes.shape or 0 in op.outputs[0].shape:
+    if not op.operand(2).is_constant or 0 in boxes.shape or 0 in op.outputs[0].shape:
         return "the number of boxes is zero or known at run time only"
     if any(np.prod(t.shape) != 1 for t in operands[2:]):
         return "its operands do not fit together"

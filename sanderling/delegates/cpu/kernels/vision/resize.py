@@ -19,13 +19,13 @@ from ...codegen.rounding import as_double, away
 from ...dialect.fused import Fused, either
 from ...isa.targets import Target
 from ..move.gather import gather_rows
-from ..move.views import present, unmovable
+from ..move.views import unmovable
 from ..row import Kernel
 
 
 def _sizes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
     """(old, new) of height and width."""
-    (_, h, w, _), (_, height, width, _) = present(op).shape, op.outputs[0].shape
+    (_, h, w, _), (_, height, width, _) = op.operand(0).shape, op.outputs[0].shape
     return (h, height), (w, width)
 
 
@@ -37,7 +37,7 @@ def _empty(op: Op) -> bool:
 
 
 def emit_nearest(k: StepEmitter, op: Op) -> None:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     if _empty(op):
         return
     n, h, w, c = x.shape
@@ -67,9 +67,9 @@ def emit_nearest(k: StepEmitter, op: Op) -> None:
 
 
 def refuses_nearest(op: Op, target: Target) -> str | None:
-    if 0 in present(op).shape[1:3]:
+    if 0 in op.operand(0).shape[1:3]:
         return "an image without pixels"
-    return unmovable(op, [present(op)], (1,))
+    return unmovable(op, [op.operand(0)], (1,))
 
 
 # -- bilinear ---------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def _in_order(e: Emitter, corners: list[Value], rows: list[Value], columns: list
 
 
 def flavour_of(op: Op) -> Flavour:
-    x = present(op)
+    x = op.operand(0)
     if x.dtype is DType.FLOAT32:
         return Flavour(F32)
     if x.dtype is DType.INT16:
@@ -271,7 +271,7 @@ def row_function(k: StepEmitter, flavour: Flavour, shape: Channels) -> Value:
 
 
 def emit_bilinear(k: StepEmitter, op: Op) -> None:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     if _empty(op):
         return
     n, h, w, c = x.shape
@@ -295,7 +295,7 @@ def emit_bilinear(k: StepEmitter, op: Op) -> None:
 
 
 def refuses_bilinear(op: Op, target: Target) -> str | None:
-    x = present(op)
+    x = op.operand(0)
     if x.dtype.short not in ("f32", "u8", "i8", "i16"):
         return f"elements of type {x.dtype.short}"
     if 0 in x.shape[1:3] or (attr(op, "align_corners") and attr(op, "half_pixel_centers")):

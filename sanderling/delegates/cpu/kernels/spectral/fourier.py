@@ -28,7 +28,6 @@ from ...codegen.program import StepEmitter
 from ...codegen.vectors import horizontal
 from ...isa.targets import Target
 from ..move.strided import move
-from ..move.views import present
 from ..row import Kernel
 
 RADICES = (4, 2, 3, 5, 7)  # tried in this order
@@ -285,7 +284,7 @@ def lanes_for(length: int, target: Target) -> int:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RealRows:
     """Real rows of `given` numbers, cut or filled with zeros to n, to n // 2 + 1 complex ones."""
 
     given: int
@@ -297,7 +296,7 @@ class Rows:
 
     @property
     def length(self) -> int:
-        """Of the complex transform."""
+        """The length of the complex transform."""
         return self.n // 2 if self.even else self.n
 
     @property
@@ -403,12 +402,12 @@ class Columns:
 
 
 def emit_rfft(k: StepEmitter, op: Op) -> None:
-    x, y = present(op), op.outputs[0]
-    height, n = ints(present(op, 1).data)
+    x, y = op.operand(0), op.outputs[0]
+    height, n = ints(op.operand(1).data)
     if 0 in y.shape:
         return
     rows, width = min(height, x.shape[-2]), n // 2 + 1
-    row, columns = Rows(x.shape[-1], n), Columns(height, width)
+    row, columns = RealRows(x.shape[-1], n), Columns(height, width)
     single = height == 1
     image = 0 if single else 2 * _up(height * width)
     source, target = k.ptr(x), k.ptr(y)
@@ -431,7 +430,7 @@ def emit_rfft(k: StepEmitter, op: Op) -> None:
 
 
 def refuses_rfft(op: Op, target: Target) -> str | None:
-    x, lengths = present(op), present(op, 1)
+    x, lengths = op.operand(0), op.operand(1)
     if lengths.data is None:
         return "the lengths are known at run time only"
     if x.dtype is not DType.FLOAT32 or op.outputs[0].dtype is not DType.COMPLEX64:
@@ -453,7 +452,7 @@ def _part_of(which: int) -> Callable[[StepEmitter, Op], None]:
     """Every other number: a copy with strides."""
 
     def emit(k: StepEmitter, op: Op) -> None:
-        x, y = present(op), op.outputs[0]
+        x, y = op.operand(0), op.outputs[0]
         numbers = np.empty((math.prod(x.shape), 2), f"V{y.dtype.bits // 8}")
         move(k, k.ptr(y), np.empty(len(numbers), numbers.dtype), k.ptr(x), numbers[:, which])
 
@@ -461,7 +460,7 @@ def _part_of(which: int) -> Callable[[StepEmitter, Op], None]:
 
 
 def emit_abs(k: StepEmitter, op: Op) -> None:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     number = _FLOATS[x.dtype][1]
     size, count = y.dtype.bits // 8, math.prod(x.shape)
     if count == 0:
@@ -524,7 +523,7 @@ def _hypotenuse(e: Emitter, a: Value, b: Value) -> Value:
 
 
 def refuses_part(op: Op, target: Target) -> str | None:
-    x = present(op)
+    x = op.operand(0)
     if x.dtype not in _FLOATS or op.outputs[0].dtype is not _FLOATS[x.dtype][0]:
         return f"a part of {x.dtype.short} has no kernel"
     return None

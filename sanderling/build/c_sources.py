@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..errors import InputError
 from ..ir import Tensor
 from ..version import __version__
-from .ahead import Version
+from .planned_parts import Version
 from .runtime_ir import FOLDER
 
 # File by file: the template, and what the result is called.

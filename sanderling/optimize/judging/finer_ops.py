@@ -65,8 +65,8 @@ class _Tried:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """Those that meet the target come first: with the fewest finer ops, then the smallest. Of
-        the others the score counts."""
+        """The greatest is best. A trial that meets the target stands above one that does not: with
+        the fewest finer ops first, then the smallest. Where none does, the score counts."""
         trial = self.trial
         if trial.meets:
             return 1, -len(trial.kept), -trial.size

@@ -14,13 +14,12 @@ from ...codegen import vector_math as vmath
 from ...codegen.emit import F32, I64, PTR, Emitter, vector
 from ...codegen.program import StepEmitter
 from ...isa.targets import Target
-from ..move.views import present
 from ..row import Kernel
-from .fourier import Rows
+from .fourier import RealRows
 
 
 def emit_spectrogram(k: StepEmitter, op: Op) -> None:
-    x, y = present(op), op.outputs[0]
+    x, y = op.operand(0), op.outputs[0]
     window, stride, frames, length = spectrogram_sizes(op, x.shape[0])
     channels, bins = x.shape[1], 1 + length // 2
     if 0 in y.shape:
@@ -29,7 +28,7 @@ def emit_spectrogram(k: StepEmitter, op: Op) -> None:
     hann = 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(window) / window)
     curve = k.constant(hann.astype(np.float32))
     source, target = k.ptr(x), k.ptr(y)
-    rows = Rows(length, length)
+    rows = RealRows(length, length)
     frame = k.scratch(4 * (rows.floats + 4 * length + 64))
     spectrum = k.at(frame, length, F32)
     memory = k.at(spectrum, 2 * length + 32, F32)
@@ -70,7 +69,7 @@ def _build_powers(e: Emitter, lanes: int, root: bool) -> None:
 
 
 def refuses_spectrogram(op: Op, target: Target) -> str | None:
-    x = present(op)
+    x = op.operand(0)
     if x.dtype is not DType.FLOAT32 or len(x.shape) != 2 or not math.prod(x.shape):
         return f"a spectrogram of {x.dtype.short} of {len(x.shape)} dimensions has no kernel"
     try:

@@ -1,4 +1,4 @@
-"""Pages and pictures as people see them: ticks, letters, tables; and columns on a terminal."""
+"""Pages and plots as people see them: ticks, letters, tables; and columns on a terminal."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from ....ir import Graph, Op, Tensor
-from ..codegen.program import Step
+from ..ir import Graph, Op, Tensor
 
 
 class Origins:
@@ -26,10 +25,11 @@ class Origins:
         }
         self.done: set[int] = set()
 
-    def of(self, steps: Sequence[Step]) -> Iterator[dict[str, str]]:
-        """For each step in order: the places of its ops in the part, and their names."""
-        for step in steps:
-            found = sorted(self._covered(step.op))
+    def of(self, ops: Iterable[Op]) -> Iterator[dict[str, str]]:
+        """For the op of each step in order: the places of the part's ops that it carries out, and
+        their names."""
+        for op in ops:
+            found = sorted(self._covered(op))
             self.done.update(found)
             yield {
                 "places": ",".join(map(str, found)),

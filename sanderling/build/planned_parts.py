@@ -154,7 +154,7 @@ NOWHERE, INPUT, OUTPUT, MEMORY, CONSTANT = range(5)  # as in runtime.c
 
 
 @dataclass(frozen=True)
-class Place:
+class ArgumentPlace:
     kind: int
     at: int = 0
     tensor: Tensor | None = None
@@ -162,8 +162,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Copy:
-    to: Place
-    source: Place
+    to: ArgumentPlace
+    source: ArgumentPlace
     nbytes: int
 
 
@@ -171,7 +171,7 @@ class Copy:
 class AheadPart:
     """Machine code, or a call of a function."""
 
-    places: list[Place]
+    places: list[ArgumentPlace]
     input_count: int
     compiled: Compiled | None = None
     function: str = ""
@@ -252,22 +252,22 @@ class _Layout:
         self.inputs = plan.graph.inputs
         self.wanted = [plan.twins[t] for t in entry.outputs.values()]
         self.made = Version(target, inputs=list(self.inputs), outputs=self.wanted)
-        self.places: dict[Tensor, Place] = {}
+        self.places: dict[Tensor, ArgumentPlace] = {}
         self.constants = bytearray()
 
     def version(self) -> Version:
         calls = list(self._calls())
         for index, tensor in enumerate(self.inputs):
-            self.places[tensor] = Place(INPUT, index, tensor)
+            self.places[tensor] = ArgumentPlace(INPUT, index, tensor)
         self._place_variables()
         written = {t for _, _, outputs in calls for t in outputs}
         for index, tensor in enumerate(self.wanted):
             if tensor in written:
-                self.places.setdefault(tensor, Place(OUTPUT, index, tensor))
+                self.places.setdefault(tensor, ArgumentPlace(OUTPUT, index, tensor))
         self._place_borders(calls)
         self.made.parts = [self._part(*call) for call in calls]
         for index, tensor in enumerate(self.wanted):
-            to, source = Place(OUTPUT, index), self._place(tensor)
+            to, source = ArgumentPlace(OUTPUT, index), self._place(tensor)
             if (source.kind, source.at) != (to.kind, to.at):
                 self.made.after.append(Copy(to, source, tensor.nbytes))
         self.made.constants = bytes(self.constants)
@@ -296,7 +296,7 @@ class _Layout:
         for tensor, array in arrays.items():
             fed = self.places.get(tensor)
             state += bytes(-len(state) % ALIGNMENT)
-            self.places[tensor] = Place(MEMORY, len(state), tensor)
+            self.places[tensor] = ArgumentPlace(MEMORY, len(state), tensor)
             if fed is not None:  # an input that is a variable: its value before each run
                 self.made.before.append(Copy(self.places[tensor], fed, array.nbytes))
             state += np.ascontiguousarray(array).tobytes()
@@ -315,15 +315,15 @@ class _Layout:
         arena = plan_arena(items)
         begin = -(-len(self.made.state) // ALIGNMENT) * ALIGNMENT
         for tensor, at in arena.offsets.items():
-            self.places[tensor] = Place(MEMORY, begin + at, tensor)
+            self.places[tensor] = ArgumentPlace(MEMORY, begin + at, tensor)
         self.made.memory = begin + arena.size
 
-    def _place(self, tensor: Tensor | None) -> Place:
+    def _place(self, tensor: Tensor | None) -> ArgumentPlace:
         if tensor is None:
-            return Place(NOWHERE)
+            return ArgumentPlace(NOWHERE)
         if tensor not in self.places:
             self.constants += bytes(-len(self.constants) % ALIGNMENT)
-            self.places[tensor] = Place(CONSTANT, len(self.constants), tensor)
+            self.places[tensor] = ArgumentPlace(CONSTANT, len(self.constants), tensor)
             self.constants += np.ascontiguousarray(tensor.values).tobytes()
         return self.places[tensor]
 
@@ -333,7 +333,7 @@ class _Layout:
         places = [self._place(t) for t in (*inputs, *outputs)]
         if isinstance(call, Op):
             name = function_of(call, self.functions)
-            assert name is not None
+            assert name is not None, "a plan has ops that have functions alone"
             return AheadPart(places, len(inputs), function=name, op=call)
         assert isinstance(call.executable, Kept)
         return AheadPart(places, len(inputs), call.executable.compiled)

@@ -21,7 +21,6 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -32,6 +31,8 @@ from ..processors import usable_cpu_count
 from ..spans import Args, Span, Times, followers, instant, span, tape
 from ..spans import counter as count
 from ..version import __version__
+from .trace_data import BARRIER, Count, Instant, Slice, Trace
+from .tracefile import encoder_for
 
 now = time.perf_counter_ns
 # Behind spans of these kinds the resident set may have changed; it is asked for at most so often.
@@ -41,74 +42,6 @@ SAMPLE_NS = 1_000_000
 MOST_SLICES = 2_000_000
 # Numbers that no thread has: Linux counts up to 2**22.
 FIRST_TRACK = 1 << 24
-BARRIER = "barrier"
-NO_CORE = "no core"  # a thread waits for a core: known from captures of the whole system only
-
-
-class Slice(NamedTuple):
-    """Something that took time on a thread; times in nanoseconds of the monotonic clock."""
-
-    thread: int
-    begin: int
-    end: int
-    name: str
-    kind: str
-    args: Args
-
-
-class Instant(NamedTuple):
-    """Something that happened at a moment."""
-
-    thread: int
-    at: int
-    name: str
-    kind: str
-    args: Args
-
-
-class Count(NamedTuple):
-    """A quantity from this moment on."""
-
-    at: int
-    name: str
-    value: float
-
-
-@dataclass(eq=False)
-class Trace:
-    """A recording. It is filled when the recording ends."""
-
-    about: dict[str, Any] = field(default_factory=dict)
-    threads: dict[int, str] = field(default_factory=dict)  # thread id -> name
-    slices: list[Slice] = field(default_factory=list)
-    instants: list[Instant] = field(default_factory=list)
-    counts: list[Count] = field(default_factory=list)
-    begin: int = 0
-    end: int = 0
-
-    def __repr__(self) -> str:
-        if not self.end:
-            return "<Trace, still being recorded>"
-        return f"<Trace of {len(self.slices)} slices on {len(self.threads)} threads>"
-
-    def of_kind(self, *kinds: str) -> list[Slice]:
-        return [s for s in self.slices if s.kind in kinds]
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as the name's ending says: .json (Chrome's format), or .perfetto-trace, .pftrace
-        and .pb (Perfetto's protobuf, which needs the package `perfetto`)."""
-        from ..format import AtomicFile
-        from .tracefile import encode, encoder_for
-
-        if not self.end:
-            raise InputError(
-                "the recording still goes on",
-                where=os.fspath(path),
-                fix="save it behind the `with` block",
-            )
-        encoder_for(path)
-        with AtomicFile(Path(path)) as file:
-            file.write(encode(self, path))
 
 
 # -- the user's own marks -------------------------------------------------------------------------
@@ -156,8 +89,6 @@ def record(path: str | os.PathLike[str] | None = None) -> Iterator[Trace]:
 
 def check_target(path: str | os.PathLike[str]) -> None:
     """Raise now what saving there would raise later."""
-    from .tracefile import encoder_for
-
     encoder_for(path)
     target = Path(path)
     if target.is_dir() or not os.access(target.parent, os.W_OK):
