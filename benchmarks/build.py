@@ -477,9 +477,10 @@ def _count(way: Callable[[int], float]) -> int:
 
 def threads(paths: Sequence[Path], rows: Rows) -> str:
     """Two instances in eight threads under ThreadSanitizer; the model is the tests' own."""
+    from tests.build.programs import compiled
+
     from sanderling.build import ahead
     from sanderling.build.runtime_ir import FOLDER
-    from tests.build.programs import compiled
     from tests.build.test_interface import THREADS, digits
 
     ahead.WORK_OF_WORKER = 1  # a small model gets the workers that are asked for, too

@@ -21,9 +21,7 @@ from sanderling.ir import Graph, Model, Op, Tensor
 from sanderling.ir.types import DType
 from tests.conformance.cases import CASES
 from tests.conformance.harness import Case
-from tests.support.cpu_conformance import EVERYTHING, RUNNABLE, check_cpu, cpu_for
-
-from .test_elementwise import GELU_OF_INFINITY
+from tests.support.cpu_conformance import EVERYTHING, GELU_OF_INFINITY, RUNNABLE, check_cpu, cpu_for
 
 BYTES = 4 * 24  # of each tensor
 Wrong = Callable[[StepEmitter, Tensor, Tensor], None]
