@@ -2,8 +2,8 @@
 
     python -m benchmarks.branches [MODEL.tflite ...] [--threads 2] [--seconds 3] [--write]
 
-Steps in a row that need nothing of each other are one phase, one unit of work, if they are small or
-have few units (sanderling/delegates/cpu/steps/phases.py). Each model that has such phases is
+Steps in a row that need nothing of each other are one phase, one unit of work, if they are small
+(sanderling/delegates/cpu/steps/phases.py). Each model that has such phases is
 compiled twice, with them and with every step by itself, and both run in turns in one process.
 Above 1: it is faster with them. A model without such phases is the same code twice and left out.
 """
@@ -52,7 +52,7 @@ def one_by_one(on: bool) -> Iterator[None]:
     if not on:
         yield
         return
-    with patch.object(phases, "LARGE", 0), patch.object(phases, "FEW", 0):
+    with patch.object(phases, "LARGE", 0):
         yield
 
 

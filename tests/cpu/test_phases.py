@@ -162,7 +162,6 @@ def test_an_assignment_waits_for_who_reads_the_variable() -> None:
 def test_a_large_step_is_shared_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     _, model = two_heads()
     monkeypatch.setattr(phases, "LARGE", 1)
-    monkeypatch.setattr(phases, "FEW", 0)
     assert sizes(program_of(model).phases) == [1, 1]
 
 

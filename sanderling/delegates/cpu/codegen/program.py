@@ -1,10 +1,10 @@
 """A part as a program: values with places, steps with kernels, one module.
 
-    step(chunk, chunks, worker, context)
+    step(first, behind, chunks, worker, context)
 
-computes one of so many chunks of a step; the number of the worker only tells whose scratch it may
-use. sync.py hands the chunks out. The context is a table of pointers: arena, weights, scratch,
-sync block, then the caller's arrays.
+computes the chunks from `first` on, up to `behind`, of so many of a step; the number of the worker
+only tells whose scratch it may use. sync.py hands the chunks out. The context is a table of
+pointers: arena, weights, scratch, sync block, then the caller's arrays.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Program:
     def add_step(self, op: Op, kernel: str, emit: Callable[[StepEmitter, Op], None]) -> None:
         """Write the step's function: emit(k, op) fills it."""
         name = f"step{len(self.steps)}_{kernel}"
-        kind = ir.FunctionType(VOID, [I64, I64, I64, PTR, PTR])
+        kind = ir.FunctionType(VOID, [I64, I64, I64, I64, PTR, PTR])
         function = ir.Function(self.module, kind, _body(name))
         plain(function)
         function.attributes.add("noinline")
@@ -271,7 +271,8 @@ class StepEmitter(Emitter):
     def __init__(self, program: Program, function: ir.Function, op: Op, name: str) -> None:
         super().__init__(program.module, function, program.target, program.builder())
         self.program, self.op, self.name = program, op, name
-        self.chunk, self.chunks, self.worker, self.context, self.table = function.args
+        self.first, self.behind, self.chunks, *others = function.args
+        self.worker, self.context, self.table = others
         self.offsets: list[int] = []  # what the table holds
         self.asked: set[Tensor] = set()  # tensors whose pitch the kernel knows
         self.most_scratch = 0
@@ -353,13 +354,14 @@ class StepEmitter(Emitter):
         )
 
     def share(self, units: int, most: int | None = None) -> tuple[Int, Int]:
-        """This chunk's range of the units: contiguous, sizes differing by at most one. most: chunks
-        that are worthwhile, where each has something to prepare."""
+        """The units of these chunks: contiguous, sizes differing by at most one. most: chunks that
+        are worthwhile, where each has something to prepare."""
         if units == 1:
-            mine = self.b.icmp_signed("==", self.chunk, I64(0))
+            mine = self.b.icmp_signed("==", self.first, I64(0))
             return 0, self.b.zext(mine, I64)
         self.units = max(self.units, min(units, most or units))
-        begin = self.b.udiv(self.b.mul(self.chunk, I64(units)), self.chunks)
-        after = self.b.add(self.chunk, I64(1))
-        end = self.b.udiv(self.b.mul(after, I64(units)), self.chunks)
+        begin, end = (
+            self.b.udiv(self.b.mul(chunk, I64(units)), self.chunks)
+            for chunk in (self.first, self.behind)
+        )
         return begin, end

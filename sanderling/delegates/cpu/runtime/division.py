@@ -14,9 +14,11 @@ from .abi import WAKES
 # Nanoseconds of work, as the compiler estimates it (steps/estimates.py). benchmarks/fit_workers.py
 # measures what sharing costs: on Zen 4 (RESULTS.md, "What a worker is worth") a hand-over 0.4 to
 # 0.8 us, so that a chunk breaks even at an estimate of 0.5 us (8-bit products) to 1.8 us (floats,
-# which are faster than estimated); Zen 5 is twice as fast as estimated at the same hand-over.
-# A worker that sleeps gains from about 100 us of a run on, here; on Zen 5 runs with estimates of 66
-# and 124 us lost. These hold for both; what else there is, steps/choice.py finds out by itself.
+# which are faster than estimated); Zen 5 is twice as fast as estimated at the same hand-over. A
+# worker that sleeps gains from about 100 us of a run on, here; on Zen 5 runs with estimates of 66
+# and 124 us lost. The fits of the two machines are 1626 and 3803 for a chunk, 60181 and 87095 for a
+# wake; a smaller chunk costs a large step nothing and lets small ones be shared with whoever is
+# awake, and these hold for both. What else there is, steps/choice.py finds out by itself.
 WORK_OF_WORKER = 10_000
 WORK_OF_CHUNK = 1000
 WORK_THAT_WAKES = 200_000  # of a run, from a phase on

@@ -103,7 +103,7 @@ def _advance(program: Program) -> ir.Function:
                 e.b.ret(I64(index))
             for step in phases[index].steps:
                 tell.begin(worker, I64(step))
-                _call(e, program, step, [I64(0), I64(1), worker, context])
+                _call(e, program, step, [I64(0), I64(1), I64(1), worker, context])
                 tell.end(worker, I64(step))
             e.b.branch(starts[index + 1])
     e.b.position_at_end(starts[-1])
@@ -175,7 +175,8 @@ def _perform(program: Program) -> ir.Function:
         if len(phase.steps) > 1:
             _pieces(e, program, phase, given)
         else:
-            _call(e, program, phase.steps[0], given)
+            chunk, *others = given
+            _call(e, program, phase.steps[0], [chunk, e.b.add(chunk, I64(1)), *others])
         e.b.branch(after)
     e.b.position_at_end(after)
     e.b.ret_void()
@@ -189,8 +190,9 @@ def _pieces(e: Emitter, program: Program, phase: Phase, given: Sequence[Value]) 
     begin = e.b.udiv(e.b.mul(chunk, most), chunks)
     end = e.b.udiv(e.b.mul(e.b.add(chunk, I64(1)), most), chunks)
     for step, pieces in zip(phase.steps, phase.pieces, strict=True):
-        with e.loop(e.smax(begin, I64(0)), e.smin(end, I64(pieces))) as piece:
-            _call(e, program, step, [piece, I64(pieces), worker, context])
+        first, behind = e.smax(begin, I64(0)), e.smin(end, I64(pieces))
+        with e.when(e.b.icmp_signed("<", first, behind)):
+            _call(e, program, step, [first, behind, I64(pieces), worker, context])
         begin, end = (e.b.sub(n, I64(pieces)) for n in (begin, end))
 
 
