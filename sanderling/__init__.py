@@ -151,6 +151,12 @@ __all__ = [
 ]  # fmt: skip
 
 
+# What a warm start of a model takes: who imports these names is about to run one, and waits for
+# modules now, once, and not with the first model.
+_RUNS_MODELS = ("runtime.session", "delegates.reference", "delegates.cpu.delegate",
+                "delegates.cpu.runtime.cache", "delegates.cpu.runtime.executable")  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return _import_module(f".{name}", __name__)
@@ -159,6 +165,8 @@ def __getattr__(name: str) -> Any:
         return found
     if name not in _HOME:
         raise AttributeError(f"module 'sanderling' has no attribute '{name}'")
+    for module in _RUNS_MODELS if name in ("Interpreter", "load") else ():
+        _import_module(f".{module}", __name__)
     found = globals()[name] = getattr(_import_module(f".{_HOME[name]}", __name__), name)
     return found
 

@@ -100,6 +100,29 @@ def test_nothing_is_imported_that_is_not_run(path: Path) -> None:
     assert done[1].stdout == "[]\n", done[1].stdout + done[1].stderr
 
 
+def test_a_warm_start_imports_nothing_more(path: Path) -> None:
+    """Modules come with the name of the interpreter, not with the first model."""
+    code = textwrap.dedent(f"""
+        import sys
+        import numpy as np
+        from sanderling import Interpreter
+        before = set(sys.modules)
+        interpreter = Interpreter({str(path)!r})
+        interpreter.allocate_tensors()
+        (about,) = interpreter.get_input_details()
+        interpreter.set_tensor(about["index"], np.zeros(about["shape"], about["dtype"]))
+        interpreter.invoke()
+        print(sorted(name for name in set(sys.modules) - before if "sanderling" in name))
+    """)
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120
+        )
+        for _ in range(2)
+    ]
+    assert done[1].stdout == "[]\n", done[1].stdout + done[1].stderr
+
+
 def test_what_is_asked_for_is_read(path: Path) -> None:
     whole, late = stack(), load(path)
     assert not is_read(late)
