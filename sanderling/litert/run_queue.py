@@ -69,6 +69,7 @@ class Callbacks:
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
+        self._ending: ThreadPoolExecutor | None = None  # it takes nothing more
         self._own = threading.local()
 
     def add(self, call: Callable[[], None]) -> None:
@@ -83,10 +84,13 @@ class Callbacks:
         self._own.is_here = True
 
     def close(self) -> None:
-        """Wait for them; not so if one of them asks."""
+        """Wait for all that were added; not so if one of them asks, and then whoever asks next."""
         if self._thread is not None:
-            self._thread.shutdown(wait=not hasattr(self._own, "is_here"))
-            self._thread = None
+            self._thread.shutdown(wait=False)
+            self._ending, self._thread = self._thread, None
+        ending = self._ending
+        if ending is not None and not hasattr(self._own, "is_here"):
+            ending.shutdown()
 
 
 class RunQueue:
