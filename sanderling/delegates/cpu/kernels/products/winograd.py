@@ -90,15 +90,15 @@ class Floats:
         return _filtered(f.filters, weights.astype(np.float64)).astype(np.float32)
 
     def sums(self, e: Emitter, values: Sequence[Value]) -> Sequence[Value]:
-        """What A s A' is of."""
+        """The results of A s A', as they are."""
         return values
 
 
 @dataclass(frozen=True)
 class Words:
-    """8-bit codes as 16-bit words, which are exact: the transformed inputs of two codes stay within
-    4 * 255, the filters within 9 * 255. Sums may leave 32 bits on the way; four times the result
-    does not (`exact`), and that is what counts where they wrap around."""
+    """8-bit codes as 16-bit words, which are exact: transformed inputs stay within 4 * 255, filters
+    within 9 * 255. Sums may leave 32 bits on the way and wrap around; four times the result does
+    not (`exact`), so that it comes out right."""
 
     core: PairCore | WordCore
     signed: bool
@@ -123,6 +123,7 @@ class Words:
         return _filtered(np.round(g).astype(np.int64), weights.astype(np.int64)).astype(np.int16)
 
     def sums(self, e: Emitter, values: Sequence[Value]) -> Sequence[Value]:
+        """A quarter of the results of A s A': the filters are four times their size."""
         return [e.b.ashr(v, e.const(v.type, 2)) for v in values]
 
 
